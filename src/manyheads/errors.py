@@ -1,0 +1,53 @@
+"""The mistakes that manyheads names.
+
+Each is also a ``ValueError``, ``TypeError`` or ``RuntimeError``, so that code which knows nothing
+of this package catches them as it would expect.
+"""
+
+
+class ManyheadsError(Exception):
+    """Any mistake that this package reports."""
+
+
+class ShapeError(ManyheadsError, ValueError):
+    """A rank, a length or a width that cannot be."""
+
+
+class DTypeError(ManyheadsError, TypeError):
+    """A tensor of a dtype that has no meaning here, or tensors whose dtypes differ."""
+
+
+class DeviceError(ManyheadsError, ValueError):
+    """Tensors of one call that live on different devices."""
+
+
+class OptionError(ManyheadsError, ValueError):
+    """An option outside of its range."""
+
+
+class MaskError(ManyheadsError, ValueError):
+    """A mask that is ambiguous, or that does not fit the tokens of the call."""
+
+
+class PositionError(ManyheadsError, ValueError):
+    """Positions that do not fit the tokens of the call."""
+
+
+class BackendError(ManyheadsError, RuntimeError):
+    """A named backend that cannot do the call."""
+
+
+class CacheError(ManyheadsError, RuntimeError):
+    """A cache asked for what it cannot hold or no longer holds."""
+
+
+class CheckpointError(ManyheadsError, RuntimeError):
+    """A checkpoint that is missing, damaged or of another model."""
+
+
+class MissingExtraError(ManyheadsError, RuntimeError):
+    """A part of the package whose optional dependencies are not installed."""
+
+
+class MaskWarning(UserWarning):
+    """A mask that is legal and probably not what was meant."""
