@@ -4,6 +4,7 @@ They are remade from plain numbers and never stored in a module, so that no cast
 no checkpoint can spoil them.
 """
 
+import functools
 import math
 from numbers import Real
 
@@ -12,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import OptionError
+from manyheads.positions.given import is_plain_call
 
 
 def frequencies(width: int, base: float) -> tuple[float, ...]:
@@ -37,9 +39,21 @@ def cos_sin(
         dtype: The dtype of the angles and of the answer, float32 or float64. In float32 an angle
             is off by up to ``position * 2 ** -23``; anything shorter would make noise of it.
     """
-    turns = torch.tensor(frequencies, dtype=dtype, device=positions.device)
-    angles = positions.clamp(min=0).unsqueeze(-1).to(dtype) * turns
+    as_tensor = _kept_tensor if is_plain_call(positions) else _fresh_tensor
+    angles = positions.clamp(min=0).unsqueeze(-1) * as_tensor(frequencies, dtype, positions.device)
     return angles.cos(), angles.sin()
+
+
+def _fresh_tensor(
+    frequencies: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, " pairs"]:
+    # An ordinary tensor even under inference_mode, for a training step may be the next to use it.
+    with torch.inference_mode(False):
+        return torch.tensor(frequencies, dtype=dtype, device=device)
+
+
+# Kept for good: a captured CUDA graph may read it, and a model has one or two of these small rows.
+_kept_tensor = functools.cache(_fresh_tensor)
 
 
 def angle_dtype(dtype: torch.dtype) -> torch.dtype:

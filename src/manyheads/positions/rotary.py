@@ -23,6 +23,7 @@ from manyheads.positions.rotation import (
     check_pairs,
     check_tables,
     rotate,
+    rotate_by_formula,
     spread,
     turn,
 )
@@ -96,7 +97,10 @@ class Rotary(nn.Module):
             DTypeError: If ``x`` is not of floats or ``positions`` not of integers.
             PositionError: If the positions are not one a token.
         """
-        return self.at(positions, like=x)(x)
+        made = self._make(x, positions)
+        if made._spread is None:
+            return rotate_by_formula(x, made.cos, made.sin, pairs=self.pairs)
+        return turn(x, made._spread)
 
     def at(
         self, positions: Positions = None, *, like: Float[Tensor, "batch heads length head_dim"]
@@ -114,6 +118,9 @@ class Rotary(nn.Module):
             >>> torch.equal(turn(k), rotary(k))
             True
         """
+        return self._make(like, positions)
+
+    def _make(self, like: Tensor, positions: Positions) -> "Turn":
         check_heads(like)
         batch, _, length, head_dim = like.shape
         if head_dim != self.head_dim:
@@ -140,6 +147,9 @@ class Rotary(nn.Module):
 
 _KEPT_SIZE = 2**20
 """Angles up to which a run is kept for the next call: 32,768 tokens of 32 pairs, 8 MB or 16."""
+
+_SHORT = 64
+"""Tokens up to which a run is cut from a kept, longer one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +178,12 @@ class Turn:
         check_tables(x, self.cos, self.sin)
         return turn(x, self._spread)
 
+    def _rows(self, first: int, length: int) -> "Turn":
+        cos, sin, *laid_out = (
+            table.narrow(-2, first, length) for table in (self.cos, self.sin, *self._spread)
+        )
+        return Turn(cos, sin, self.pairs, tuple(laid_out), self._dtype)
+
 
 def _make_turn(
     frequencies: tuple[float, ...],
@@ -188,7 +204,11 @@ def _make_turn(
 def _kept_run(
     frequencies: tuple[float, ...], pairs: Pairs, start: int, length: int, dtype: torch.dtype
 ) -> Turn:
-    # Made as ordinary tensors, for a training step may use what an inference_mode call made first.
+    if length <= _SHORT:  # Decoding asks for the next token each time: cut it from a longer run.
+        first = start - start % _SHORT
+        longer = _kept_run(frequencies, pairs, first, 2 * _SHORT + 1, dtype)
+        return longer._rows(start - first, length)
+    # Ordinary tensors, for a training step may use what a call under inference_mode made first.
     with torch.inference_mode(False), torch.no_grad():
         positions = as_tensor(start, length=length, device=torch.device("cpu"))
         return _make_turn(frequencies, pairs, positions, dtype, lay_out=True)

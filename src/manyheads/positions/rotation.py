@@ -15,8 +15,8 @@ PAIRS: tuple[Pairs, ...] = ("halves", "interleaved")
 Spread = tuple[Tensor, ...]
 """Cosines and sines laid out as the fast paths read them; see ``spread``."""
 
-_LARGE = 2**17
-"""Elements from which one pass over memory less pays for the call of an autograd.Function."""
+_LARGE = 2**20
+"""Bytes from which a pass over memory costs more than the call of an autograd.Function."""
 
 
 def rotate(
@@ -106,7 +106,7 @@ def turn(x: Tensor, tables: Spread) -> Tensor:
     width = tables[0].shape[-1] * (1 if len(tables) == 2 else 2)
     if width < x.shape[-1]:
         return torch.cat((turn(x[..., :width], tables), x[..., width:]), dim=-1)
-    if x.numel() < _LARGE:
+    if x.nbytes < _LARGE:
         return _turn_small(x, *tables)
     if x.requires_grad and torch.is_grad_enabled():
         return _Turn.apply(x, *tables)
@@ -134,12 +134,14 @@ def _turn_large(x: Tensor, cos: Tensor, sin: Tensor | None = None) -> Tensor:
 
 def _turn_complex(x: Tensor, turns: Tensor) -> Tensor:
     """Neighbours are a complex number, and a rotation is a product: one pass."""
-    wide = x.to(turns.dtype.to_real())
-    # Complex memory wants both parts adjacent and every number at an even place.
-    if wide.stride(-1) != 1 or wide.storage_offset() % 2 or any(s % 2 for s in wide.stride()[:-1]):
+    wide = x.float() if x.element_size() < 4 else x
+    try:
+        numbers = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    except RuntimeError:  # A view whose pairs are not adjacent, or start at an odd place.
         wide = wide.clone(memory_format=torch.contiguous_format)
-    product = torch.view_as_complex(wide.unflatten(-1, (-1, 2))) * turns
-    return torch.view_as_real(product).flatten(-2).to(x.dtype)
+        numbers = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    turned = torch.view_as_real(numbers * turns).flatten(-2)
+    return turned if wide is x else turned.to(x.dtype)
 
 
 class _Turn(torch.autograd.Function):
