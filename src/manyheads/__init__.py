@@ -1,3 +1,49 @@
 """Attention for PyTorch that you can trust, see and afford."""
 
+from manyheads.functional import (
+    attention,
+    attention_scores,
+    attention_with_lse,
+    attention_with_weights,
+    explain,
+)
+from manyheads.masks import (
+    Causal,
+    Dense,
+    Documents,
+    Global,
+    Mask,
+    Padding,
+    PerHead,
+    Prefix,
+    Rule,
+    Window,
+    from_attention_mask,
+    from_attn_mask,
+    from_key_padding_mask,
+    from_sdpa_mask,
+)
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "attention",
+    "attention_with_weights",
+    "attention_with_lse",
+    "attention_scores",
+    "explain",
+    "Mask",
+    "Causal",
+    "Window",
+    "Padding",
+    "Documents",
+    "Prefix",
+    "Global",
+    "PerHead",
+    "Rule",
+    "Dense",
+    "from_attention_mask",
+    "from_key_padding_mask",
+    "from_attn_mask",
+    "from_sdpa_mask",
+]

@@ -2,6 +2,12 @@
 
 Each is also a ``ValueError``, ``TypeError`` or ``RuntimeError``, so that code which knows nothing
 of this package catches them as it would expect.
+
+>>> try:
+...     raise ShapeError("d_model must be divisible by num_heads; got d_model=10, num_heads=4.")
+... except ValueError as error:
+...     print(error)
+d_model must be divisible by num_heads; got d_model=10, num_heads=4.
 """
 
 

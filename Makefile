@@ -1,0 +1,77 @@
+# `make demo` runs the main job, `make test` every check. Both make .venv when it is missing.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+CLEAN := build/clean
+WHEEL_DEPS := $(CLEAN)/.installed
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+.PHONY: demo test test-long bench docs lint types tests wheel clean
+.NOTPARALLEL:
+
+demo: $(INSTALLED)
+	@$(BIN)/manyheads demo --out demo
+
+test: lint types tests wheel
+	@echo "make test: all passed"
+
+test-long: $(INSTALLED)
+	@$(PYTEST) -n $(WORKERS) -m long tests
+
+bench: $(INSTALLED)
+	@$(BIN)/python -m benchmarks
+
+docs: $(INSTALLED)
+	@$(PYTEST) tests/test_docs.py
+
+lint: $(INSTALLED)
+	@echo "== lint"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "Mend with: $(BIN)/ruff format ."; exit 1; }
+
+types: $(INSTALLED)
+	@echo "== types"
+	@$(BIN)/mypy
+
+# The doctests are valid calls of every part, so they run once with each shape annotation
+# enforced. The tests run without: they make wrong calls too, and read our own errors.
+tests: $(INSTALLED)
+	@echo "== tests, docs, examples"
+	@$(PYTEST) -n $(WORKERS) tests
+	@echo "== doctests, with shapes enforced"
+	@$(PYTEST) --jaxtyping-packages=manyheads,beartype.beartype src
+
+# The wheel must stand on its core dependencies alone, so it meets an environment of its own.
+wheel: $(INSTALLED) $(WHEEL_DEPS)
+	@echo "== wheel"
+	@rm -rf dist && mkdir -p dist
+	@$(BIN)/python -m build --no-isolation > dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	@$(PIP) --python $(CLEAN)/bin/python install -qq --no-deps --force-reinstall dist/*.whl
+	@cd $(CLEAN) && bin/python -I -W error ../../tests/smoke.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into .venv (once; takes a minute or two)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "manyheads needs Python 3.11 or newer; got $$($(PYTHON) --version 2>&1)." \
+	       "Name another: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(PIP) install -qq --no-compile -c constraints.txt -e '.[all,dev]' || { \
+	  echo "pip could not install what constraints.txt pins; its reason stands above." \
+	       "Mend that and run make again."; exit 1; }
+	@touch $@
+
+$(WHEEL_DEPS): pyproject.toml constraints.txt $(INSTALLED)
+	@rm -rf $(CLEAN)
+	@$(PYTHON) -m venv --without-pip $(CLEAN)
+	@$(PIP) --python $(CLEAN)/bin/python install -qq --no-compile -c constraints.txt . || { \
+	  echo "pip could not install the core dependencies; its reason stands above."; exit 1; }
+	@touch $@
+
+# What make made, .venv too. Results in demo/ and runs/ are yours and stay.
+clean:
+	@rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage coverage.xml
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,229 @@
+"""One call of attention, checked and settled: what every backend is handed."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import DTypeError, MaskError, OptionError, ShapeError
+from manyheads.masks import Bound, Mask, bind
+from manyheads.shapes import Positions, check_probability, check_qkv
+
+Need = Literal["output", "weights", "lse"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """One call of attention.
+
+    Args:
+        q: (batch, num_heads, q_len, head_dim).
+        k: (batch, num_kv_heads, kv_len, head_dim).
+        v: (batch, num_kv_heads, kv_len, value_dim).
+        mask: Who may see whom, settled; None if every query sees every key.
+        bias: Added to the capped scores; four dimensions, broadcastable to the pairs.
+        scale: Multiplies the scores.
+        softcap: Bounds the scores, by ``softcap * tanh(scores / softcap)``.
+        sink_logits: (num_heads,), further logits of the softmax that take weight and give nothing.
+        dropout: The share of weights that is dropped.
+        need: What the caller wants beside the output.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Bound | None
+    bias: Tensor | None
+    scale: float
+    softcap: float | None
+    sink_logits: Tensor | None
+    dropout: float
+    need: Need
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether gradients of this call will be asked for."""
+        return torch.is_grad_enabled() and any(
+            tensor is not None and tensor.requires_grad
+            for tensor in (self.q, self.k, self.v, self.bias, self.sink_logits)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a backend gives back.
+
+    Args:
+        output: (batch, num_heads, q_len, value_dim).
+        weights: (batch, num_heads, q_len, kv_len) before dropout, if they were needed.
+        lse: (batch, num_heads, q_len), log-sum-exp of each row of scores, if it was needed.
+    """
+
+    output: Tensor
+    weights: Tensor | None = None
+    lse: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a backend cannot do a call, and the smallest change after which it could."""
+
+    why: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention; a choice of speed, never of meaning.
+
+    Args:
+        name: What ``backend=`` calls it.
+        summary: One line for people.
+        refusals: Yields why it cannot do a call; nothing if it can.
+        run: Does the call.
+        extra_bytes: Memory it takes beyond inputs and output, in bytes.
+    """
+
+    name: str
+    summary: str
+    refusals: Callable[[Call], Iterator[Refusal]]
+    run: Callable[[Call], Result]
+    extra_bytes: Callable[[Call], int]
+
+
+def prepare(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | Bound | Tensor | None,
+    *,
+    bias: Tensor | None,
+    scale: float | None,
+    softcap: float | None,
+    sink_logits: Tensor | None,
+    dropout: float,
+    q_pos: Positions,
+    kv_pos: Positions,
+    need: Need,
+) -> Call:
+    """Check the arguments of `attention` and settle them; see there what each means."""
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        _refuse_type(q=q, k=k, v=v)
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = _cast(q, k, v)
+    check_qkv(q, k, v)
+    bound = None
+    if mask is not None or q_pos is not None or kv_pos is not None:
+        bound = _settled(q, k, mask, q_pos, kv_pos)
+        if not bound.clean:
+            q, k, v = _zero_absent(q, k, v, bound)
+        if bound.is_plain:
+            bound = None
+    if bias is not None:
+        bias = _checked_bias(bias, q, k)
+    if sink_logits is not None:
+        _check_sink_logits(sink_logits, q.shape[1])
+    if softcap is not None:
+        _check_positive("softcap", softcap)
+    if dropout:
+        check_probability("dropout", dropout)
+    scale = q.shape[3] ** -0.5 if scale is None else _finite("scale", scale)
+    return Call(q, k, v, bound, bias, scale, softcap, sink_logits, dropout, need)
+
+
+def _settled(
+    q: Tensor, k: Tensor, mask: Mask | Bound | Tensor | None, q_pos: Positions, kv_pos: Positions
+) -> Bound:
+    if not isinstance(mask, Bound):
+        return bind(
+            mask, q.shape[0], q.shape[2], k.shape[2], q_pos=q_pos, kv_pos=kv_pos, device=q.device
+        )
+    if q_pos is not None or kv_pos is not None:
+        raise MaskError(
+            "a settled mask must come alone; got positions beside it. It holds the positions that "
+            "it was settled with."
+        )
+    if (mask.q.length, mask.kv.length) != (q.shape[2], k.shape[2]):
+        raise MaskError(
+            f"a settled mask must fit its call; got one for {mask.q.length} queries and "
+            f"{mask.kv.length} keys, and q_len={q.shape[2]}, kv_len={k.shape[2]}. Settle it anew."
+        )
+    return mask
+
+
+def _zero_absent(q: Tensor, k: Tensor, v: Tensor, bound: Bound) -> tuple[Tensor, Tensor, Tensor]:
+    # Weight 0 does not keep a NaN out (0 * NaN is NaN), so absent rows become 0 before any product.
+    if bound.kv.absent is not None:
+        absent = bound.kv.absent[:, None, :, None]
+        k, v = k.masked_fill(absent, 0.0), v.masked_fill(absent, 0.0)
+    if bound.q.absent is not None:
+        q = q.masked_fill(bound.q.absent[:, None, :, None], 0.0)
+    return q, k, v
+
+
+def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return tuple(
+        x.to(dtype) if x.dtype.is_floating_point and x.dtype != torch.float64 else x
+        for x in (q, k, v)
+    )
+
+
+def _checked_bias(bias: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    if not isinstance(bias, Tensor) or not bias.dtype.is_floating_point:
+        kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise DTypeError(
+            f"bias must be a floating-point tensor; got bias={kind}. It is added to the scores; "
+            f"what says who may see whom is a mask=."
+        )
+    if bias.ndim == 2:
+        bias = bias[None, None]
+    whole = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    fits = bias.ndim == 4 and all(
+        size in (1, full) for size, full in zip(bias.shape, whole, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"bias must be (q_len, kv_len) or (batch, heads, q_len, kv_len) = {whole}, 1 where it "
+            f"does not change; got shape {tuple(bias.shape)}. Say which axis is meant with "
+            f"bias[None] or bias[:, None]."
+        )
+    return bias
+
+
+def _check_sink_logits(sink_logits: Tensor, num_heads: int) -> None:
+    if not isinstance(sink_logits, Tensor) or tuple(sink_logits.shape) != (num_heads,):
+        got = tuple(sink_logits.shape) if isinstance(sink_logits, Tensor) else sink_logits
+        raise ShapeError(
+            f"sink_logits must be a tensor ({num_heads},), one logit a query head; got "
+            f"{got}. Expand one for all with .expand({num_heads})."
+        )
+
+
+def _finite(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise OptionError(
+            f"{name} must be a finite number; got {name}={value!r}. Leave it out for "
+            f"head_dim ** -0.5; a learned scale is multiplied into q."
+        )
+    return float(value)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise OptionError(
+            f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for scores "
+            f"without a bound."
+        )
+
+
+def _refuse_type(**tensors: object) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise DTypeError(
+                f"{name} must be a torch.Tensor; got {name}={type(tensor).__name__}. Convert it "
+                f"with torch.as_tensor."
+            )

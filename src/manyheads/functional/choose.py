@@ -1,0 +1,195 @@
+"""Which backend does a call, and why: the chooser and its explanation."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from manyheads.errors import BackendError
+from manyheads.functional.call import Backend, Call, Refusal, prepare
+from manyheads.functional.fused import FUSED
+from manyheads.functional.reference import REFERENCE
+from manyheads.masks import Bound, Mask
+from manyheads.shapes import Positions
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (FUSED, REFERENCE)}
+"""Every backend by its name, in the order in which "auto" tries them."""
+
+
+def choose(call: Call, backend: str) -> Backend:
+    """The backend that does a call: the named one, or with "auto" the first that can.
+
+    Raises:
+        BackendError: If the name is unknown, or the named backend cannot do the call.
+    """
+    if backend == "auto":
+        for candidate in BACKENDS.values():
+            if next(candidate.refusals(call), None) is None:
+                return candidate
+    if backend not in BACKENDS:
+        raise BackendError(
+            f"backend must be one of auto, {', '.join(BACKENDS)}; got backend={backend!r}. "
+            f"`explain` tells which can do a call."
+        )
+    named = BACKENDS[backend]
+    refusal = next(named.refusals(call), None)
+    if refusal is not None:
+        raise BackendError(
+            f"backend={backend!r} must be able to do the call; got one that it cannot do: "
+            f"{refusal.why}. Either {refusal.cure}, or let backend='auto' choose."
+        )
+    return named
+
+
+@dataclass(frozen=True)
+class Row:
+    """What `explain` says of one backend.
+
+    Args:
+        backend: Its name.
+        refusals: Why it cannot do the call, and what would change that; empty if it can.
+        extra_bytes: Memory beyond inputs and output, in bytes; None if it cannot do the call.
+        chosen: Whether it does the call.
+    """
+
+    backend: str
+    refusals: tuple[Refusal, ...]
+    extra_bytes: int | None
+    chosen: bool
+
+    @property
+    def can(self) -> bool:
+        """Whether the backend can do the call."""
+        return not self.refusals
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend does a call and why; prints as a table.
+
+    Args:
+        rows: One for each backend, in the order in which "auto" tries them.
+        notes: What else is worth knowing of the call.
+    """
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> str:
+        """The name of the backend that does the call."""
+        return next(row.backend for row in self.rows if row.chosen)
+
+    @property
+    def cure(self) -> str | None:
+        """The smallest change that reaches a faster backend than the chosen one, if any."""
+        for row in self.rows:
+            if row.chosen:
+                return None
+            if row.refusals:
+                return f"for {row.backend}: " + ", and ".join(r.cure for r in row.refusals)
+        return None
+
+    def __str__(self) -> str:
+        lines = [f"{'':2}{'backend':<11}{'can':<5}{'extra memory':>14}  why"]
+        for row in self.rows:
+            memory = "-" if row.extra_bytes is None else _size(row.extra_bytes)
+            why = "; ".join(r.why for r in row.refusals) or BACKENDS[row.backend].summary
+            mark = "> " if row.chosen else "  "
+            can = "yes" if row.can else "no"
+            lines.append(f"{mark}{row.backend:<11}{can:<5}{memory:>14}  {why}")
+        if self.cure:
+            lines.append(f"faster, {self.cure}")
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | Bound | Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    dropout: float = 0.0,
+    q_pos: Positions = None,
+    kv_pos: Positions = None,
+    backend: str = "auto",
+    verbose: bool = True,
+) -> Explanation:
+    """Tell which backend `attention` would take for these arguments, why, and at what memory.
+
+    Args:
+        q: As in `attention`, and so are all but the last; tensors on the meta device will do.
+        k: See `attention`.
+        v: See `attention`.
+        mask: See `attention`.
+        bias: See `attention`.
+        scale: See `attention`.
+        softcap: See `attention`.
+        sink_logits: See `attention`.
+        dropout: See `attention`.
+        q_pos: See `attention`.
+        kv_pos: See `attention`.
+        backend: See `attention`.
+        verbose: Whether to print the table as well as return it.
+
+    Returns:
+        A table with a row for each backend: can it, why not, extra bytes; and the smallest change
+        that reaches a faster one. Second derivatives and forward mode need "reference" whatever
+        the table says.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> q = k = v = torch.zeros(1, 2, 4, 8)
+        >>> table = mh.explain(q, k, v, mh.Causal(), softcap=30.0, verbose=False)
+        >>> table.chosen, table.cure
+        ('reference', 'for fused: leave softcap out')
+    """
+    call = prepare(
+        q,
+        k,
+        v,
+        mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink_logits=sink_logits,
+        dropout=dropout,
+        q_pos=q_pos,
+        kv_pos=kv_pos,
+        need="output",
+    )
+    chosen = choose(call, backend)
+    rows = []
+    for candidate in BACKENDS.values():
+        refusals = tuple(candidate.refusals(call))
+        extra = None if refusals else candidate.extra_bytes(call)
+        rows.append(Row(candidate.name, refusals, extra, candidate is chosen))
+    table = Explanation(tuple(rows), _notes(call))
+    if verbose:
+        print(table)
+    return table
+
+
+def _notes(call: Call) -> tuple[str, ...]:
+    notes = []
+    q_len, kv_len = call.q.shape[2], call.k.shape[2]
+    blind = call.mask is not None and call.mask.q.absent is not None
+    if blind and q_len > kv_len:
+        notes.append(
+            f"q_len={q_len} exceeds kv_len={kv_len}: the first {q_len - kv_len} queries stand "
+            f"before every key and see nobody, unless positions say otherwise"
+        )
+    return tuple(notes)
+
+
+def _size(count: int) -> str:
+    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"

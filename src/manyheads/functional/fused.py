@@ -1,0 +1,132 @@
+"""torch's fused attention, wherever it can serve without a hidden quadratic path."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from manyheads.functional.call import Backend, Call, Refusal, Result
+from manyheads.masks import Bound, Causal
+from manyheads.masks.base import Everyone, simplify
+
+
+def _refusals(call: Call) -> Iterator[Refusal]:
+    if call.need == "weights":
+        yield Refusal("the kernel never holds the weights", "call attention instead")
+    if call.softcap is not None:
+        yield Refusal("the kernel has no softcap", "leave softcap out")
+    if call.sink_logits is not None:
+        yield Refusal("the kernel has no sink logits", "leave sink_logits out")
+    if call.dropout and call.q.device.type != "cuda":
+        yield Refusal("dropout takes torch's quadratic path here", "set dropout=0")
+    if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
+        yield Refusal("a bias with gradient takes torch's quadratic path", "detach the bias")
+    if call.need == "lse":
+        if call.needs_grad:
+            yield Refusal("the kernel's log-sum-exp has no gradient", "run under torch.no_grad()")
+        if call.q.device.type != "cpu":
+            yield Refusal("only the CPU kernel gives its log-sum-exp", "call attention instead")
+    if 0 in call.q.shape or 0 in call.k.shape or 0 in call.v.shape:
+        yield Refusal("the kernel needs at least one of everything", "give it some tokens")
+
+
+def lower(call: Call) -> tuple[Tensor | None, bool]:
+    """The mask and bias of a call as torch's ``attn_mask`` and ``is_causal``.
+
+    It looks at the structure of the rule and at the kind of the positions, never at values.
+    """
+    seen, causal = (None, False) if call.mask is None else _lower_mask(call.mask, call.q.shape[1])
+    if call.bias is None:
+        return seen, causal
+    bias = call.bias
+    if bias.dtype not in (torch.float32, call.q.dtype):
+        bias = bias.to(call.q.dtype)
+    if causal:
+        assert call.mask is not None
+        seen = call.mask.dense(call.q.shape[1])
+    if seen is not None:
+        bias = bias.masked_fill(~seen, -torch.inf)
+    return bias, False
+
+
+def _lower_mask(mask: Bound, num_heads: int) -> tuple[Tensor | None, bool]:
+    q, kv = mask.q, mask.kv
+    if q.absent is None and kv.absent is None:
+        rule = simplify(mask.rule, q, kv)
+        if isinstance(rule, Everyone):
+            return None, False
+        # torch's is_causal aligns the first query with the first key.
+        aligned = q.is_run and kv.is_run and q.length == kv.length
+        if isinstance(rule, Causal) and aligned and q.position == kv.position:
+            return None, True
+    return mask.dense(num_heads), False
+
+
+def _run(call: Call) -> Result:
+    mask, causal = lower(call)
+    q, k, v = _fit(call.q, call.k, call.v)
+    if call.need == "lse":
+        output, lse = _with_lse(call, q, k, v, mask, causal)
+        return Result(output[..., : call.v.shape[3]], lse=lse)
+    output = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        dropout_p=call.dropout,
+        is_causal=causal,
+        scale=call.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    width = call.v.shape[3]
+    return Result(output if output.shape[3] == width else output[..., :width])
+
+
+def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    # Widths that differ, or a last axis with gaps, would send torch to its quadratic path; zeros
+    # added to q and k leave scores as they are, and zeros added to v are cut off again.
+    if q.shape[3] < v.shape[3]:
+        missing = v.shape[3] - q.shape[3]
+        q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
+    elif v.shape[3] < q.shape[3]:
+        v = F.pad(v, (0, q.shape[3] - v.shape[3]))
+    if q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        return q, k, v
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    return q, k, v
+
+
+def _with_lse(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
+    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, causal, attn_mask=mask, scale=call.scale
+    )
+    if mask is not None:
+        # The kernel says 0 for a row that sees nobody.
+        lse = lse.masked_fill((mask == -torch.inf).all(dim=-1), -torch.inf)
+    return output, lse
+
+
+def _extra_bytes(call: Call) -> int:
+    extra = 0
+    mask, _ = lower(call)
+    if mask is not None:
+        # torch turns a bool mask into numbers of the inputs' dtype
+        extra += mask.numel() * (call.q.element_size() + (mask.dtype == torch.bool))
+    for before, after in zip((call.q, call.k, call.v), _fit(call.q, call.k, call.v), strict=True):
+        if after is not before:
+            extra += after.numel() * after.element_size()
+    return extra
+
+
+FUSED = Backend(
+    "fused",
+    "torch's scaled_dot_product_attention: fast, memory linear in the length",
+    _refusals,
+    _run,
+    _extra_bytes,
+)

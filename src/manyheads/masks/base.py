@@ -1,0 +1,480 @@
+"""Who may see whom: the algebra of masks, and a mask settled for one call."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from manyheads.errors import DTypeError, MaskError, MaskWarning
+from manyheads.masks.facts import Facts, Side, Tokens
+from manyheads.shapes import Positions
+
+
+class Mask:
+    """Who may see whom. True means "may see", here and everywhere in the library.
+
+    A mask is a frozen dataclass. Most hold numbers only: such a mask is a *rule*, which prints,
+    compares and hashes. Some hold tensors (`Padding`, `Documents`, `Dense`): such a mask compares
+    by identity, moves with ``.to(device)``, and turns into a rule and facts when it meets a call.
+
+    To write one, subclass and define `allows`; add `bounds` where blocks can be judged at once.
+    Positions decide, not indices: one mask serves training, prefill, decoding and a cache that has
+    forgotten its oldest keys.
+
+    Example:
+        >>> import manyheads as mh
+        >>> print((mh.Causal() & mh.Window(2)).draw(4))
+        █···
+        ██··
+        ·██·
+        ··██
+    """
+
+    reads_positions = True
+    """Whether `allows` looks at positions (a rule that does not is never blind for lack of them)."""
+
+    def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        """Whether each query may see each key; everything broadcasts.
+
+        Args:
+            head: The query heads, int (heads, 1, 1).
+            q: What is known of the queries; ``q.position`` is (batch or 1, 1, q_len, 1).
+            kv: What is known of the keys; ``kv.position`` is (batch or 1, 1, 1, kv_len).
+
+        Returns:
+            bool, broadcastable to (batch, heads, q_len, kv_len).
+        """
+        raise NotImplementedError
+
+    def bounds(
+        self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
+    ) -> tuple[bool, bool]:
+        """Whether in a block of positions perhaps some, and surely all, pairs may see each other.
+
+        Args:
+            head: The query head, or None for all of them.
+            q_lo: First position of the queries; `q_hi` is their last, included.
+            q_hi: See `q_lo`.
+            kv_lo: First position of the keys; `kv_hi` is their last, included.
+            kv_hi: See `kv_lo`.
+
+        Returns:
+            (True, False) where nothing is known: always sound.
+        """
+        return True, False
+
+    def settle(self, facts: Facts) -> "Mask":
+        """This mask as a rule without tensors; its tensors are handed to ``facts``."""
+        return self
+
+    def split_absent(self) -> tuple[str | None, "Mask"]:
+        """The name of a fact that says which keys are there, and the rule that is left without it.
+
+        Only for a mask that hides absent keys from everyone, whatever the rest of it allows.
+        """
+        return None, self
+
+    def hides_future(self) -> bool:
+        """Whether this mask surely never lets a query see a later key."""
+        return False
+
+    def reopens_future(self) -> bool:
+        """Whether ``causal | self`` would let the future in where that is seldom meant."""
+        return not self.hides_future()
+
+    def __and__(self, other: "Mask | Tensor") -> "Mask":
+        return And(self, as_mask(other))
+
+    def __or__(self, other: "Mask | Tensor") -> "Mask":
+        return Or(self, as_mask(other))
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+    def __bool__(self) -> bool:
+        raise MaskError(
+            "masks must be combined with &, | and ~; got `and`, `or` or `not`, which keep only one "
+            "of them. Write Causal() & Window(8)."
+        )
+
+    def __eq__(self, other: object) -> bool:
+        # Tensors have no truth value, so a mask that holds one equals only itself.
+        if self is other or type(self) is not type(other) or self._holds_tensor():
+            return self is other
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        if self._holds_tensor():
+            return id(self)
+        return hash((type(self), *vars(self).values()))
+
+    def _holds_tensor(self) -> bool:
+        return any(isinstance(value, Tensor) for value in vars(self).values())
+
+    def parts(self) -> Iterator["Mask"]:
+        """This mask and every mask inside it."""
+        yield self
+        for value in vars(self).values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Mask):
+                    yield from item.parts()
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that this mask holds."""
+        return [leaf for leaf in pytree.tree_leaves(self) if isinstance(leaf, Tensor)]
+
+    def to(self, *args: Any, **kwargs: Any) -> "Mask":
+        """This mask with its tensors moved; takes what ``Tensor.to`` takes, dtypes aside."""
+        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)
+
+    def dense(
+        self,
+        q_len: int,
+        kv_len: int | None = None,
+        *,
+        batch: int = 1,
+        num_heads: int = 1,
+        q_pos: Positions = None,
+        kv_pos: Positions = None,
+    ) -> Tensor:
+        """Write the mask out: bool (batch, num_heads, q_len, kv_len).
+
+        Args:
+            q_len: How many queries.
+            kv_len: How many keys; None means ``q_len``.
+            batch: How many sequences.
+            num_heads: How many query heads.
+            q_pos: Positions of the queries; None makes them the last ``q_len`` of the keys.
+            kv_pos: Positions of the keys.
+        """
+        kv_len = q_len if kv_len is None else kv_len
+        device = next((tensor.device for tensor in self.tensors()), None)
+        bound = bind(self, batch, q_len, kv_len, q_pos=q_pos, kv_pos=kv_pos, device=device)
+        return bound.dense(num_heads).expand(batch, num_heads, q_len, kv_len)
+
+    def describe(self, q_len: int, kv_len: int | None = None, **options: Any) -> "Any":
+        """Count what this mask leaves: density, and rows that see nobody.
+
+        Takes what `dense` takes. Returns a `Description`, which prints.
+
+        Example:
+            >>> import manyheads as mh
+            >>> mh.Causal().describe(4)
+            Causal(): 10 of 16 pairs (62.5 %), no empty row
+        """
+        from manyheads.masks.picture import describe
+
+        return describe(self, self.dense(q_len, kv_len, **options))
+
+    def draw(self, q_len: int, kv_len: int | None = None, **options: Any) -> str:
+        """Draw this mask in text, a line a query; takes what `dense` takes."""
+        from manyheads.masks.picture import draw
+
+        return draw(self.dense(q_len, kv_len, **options))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Every mask is a pytree: tensors and masks are its children, the rest is its structure.
+        pytree.register_pytree_node(
+            cls,
+            _flatten,
+            _unflatten,
+            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+            flatten_with_keys_fn=_flatten_with_keys,
+        )
+
+
+def _is_child(value: object) -> bool:
+    if isinstance(value, tuple):
+        return any(isinstance(item, Mask) for item in value)
+    return isinstance(value, Tensor | Mask)
+
+
+def _flatten(mask: Mask) -> tuple[list[Any], Any]:
+    attributes = vars(mask)
+    children = [value for value in attributes.values() if _is_child(value)]
+    static = tuple((n, None if _is_child(v) else (v,)) for n, v in attributes.items())
+    return children, (type(mask), static)
+
+
+def _flatten_with_keys(mask: Mask) -> tuple[list[Any], Any]:
+    children, context = _flatten(mask)
+    names = [name for name, value in context[1] if value is None]
+    return [(pytree.GetAttrKey(n), child) for n, child in zip(names, children, strict=True)], context
+
+
+def _unflatten(children: Any, context: Any) -> Mask:
+    # Past the constructor and its checks: a tree may hold anything in a tensor's place.
+    kind, static = context
+    mask, rest = object.__new__(kind), iter(children)
+    for name, value in static:
+        object.__setattr__(mask, name, next(rest) if value is None else value[0])
+    return mask
+
+
+@dataclass(frozen=True, eq=False)
+class Everyone(Mask):
+    """Every query sees every key."""
+
+    reads_positions = False
+
+    def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=kv.position.device)
+
+    def bounds(
+        self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
+    ) -> tuple[bool, bool]:
+        return True, True
+
+
+@dataclass(frozen=True, eq=False)
+class And(Mask):
+    """A query sees a key if both masks let it."""
+
+    left: Mask
+    right: Mask
+
+    @property
+    def reads_positions(self) -> bool:  # type: ignore[override]
+        return self.left.reads_positions or self.right.reads_positions
+
+    def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        return self.left.allows(head, q, kv) & self.right.allows(head, q, kv)
+
+    def bounds(
+        self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
+    ) -> tuple[bool, bool]:
+        some_left, all_left = self.left.bounds(head, q_lo, q_hi, kv_lo, kv_hi)
+        some_right, all_right = self.right.bounds(head, q_lo, q_hi, kv_lo, kv_hi)
+        return some_left and some_right, all_left and all_right
+
+    def settle(self, facts: Facts) -> Mask:
+        return And(self.left.settle(facts), self.right.settle(facts))
+
+    def split_absent(self) -> tuple[str | None, Mask]:
+        name, left = self.left.split_absent()
+        if name is not None:
+            return name, both(left, self.right)
+        name, right = self.right.split_absent()
+        return name, both(self.left, right) if name is not None else self
+
+    def hides_future(self) -> bool:
+        return self.left.hides_future() or self.right.hides_future()
+
+    def __repr__(self) -> str:
+        return f"{_inner(self.left, Or)} & {_inner(self.right, Or)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Or(Mask):
+    """A query sees a key if either mask lets it."""
+
+    left: Mask
+    right: Mask
+
+    def __post_init__(self) -> None:
+        for causal, other in ((self.left, self.right), (self.right, self.left)):
+            if causal.hides_future() and other.reopens_future():
+                warnings.warn(
+                    f"`{causal!r} | {other!r}` lets queries see later keys, though one side is "
+                    f"causal. `&` binds tighter than `|`: write Causal() & (... | ...).",
+                    MaskWarning,
+                    stacklevel=4,
+                )
+
+    @property
+    def reads_positions(self) -> bool:  # type: ignore[override]
+        return self.left.reads_positions or self.right.reads_positions
+
+    def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        return self.left.allows(head, q, kv) | self.right.allows(head, q, kv)
+
+    def bounds(
+        self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
+    ) -> tuple[bool, bool]:
+        some_left, all_left = self.left.bounds(head, q_lo, q_hi, kv_lo, kv_hi)
+        some_right, all_right = self.right.bounds(head, q_lo, q_hi, kv_lo, kv_hi)
+        return some_left or some_right, all_left or all_right
+
+    def settle(self, facts: Facts) -> Mask:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MaskWarning)  # said once, when the user wrote it
+            return Or(self.left.settle(facts), self.right.settle(facts))
+
+    def hides_future(self) -> bool:
+        return self.left.hides_future() and self.right.hides_future()
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {self.right!r}"
+
+
+@dataclass(frozen=True, eq=False)
+class Not(Mask):
+    """A query sees a key if the mask does not let it."""
+
+    mask: Mask
+
+    @property
+    def reads_positions(self) -> bool:  # type: ignore[override]
+        return self.mask.reads_positions
+
+    def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        return ~self.mask.allows(head, q, kv)
+
+    def bounds(
+        self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
+    ) -> tuple[bool, bool]:
+        some, every = self.mask.bounds(head, q_lo, q_hi, kv_lo, kv_hi)
+        return not every, not some
+
+    def settle(self, facts: Facts) -> Mask:
+        return Not(self.mask.settle(facts))
+
+    def __repr__(self) -> str:
+        return f"~{_inner(self.mask, (And, Or))}"
+
+
+def _inner(mask: Mask, loose: type | tuple[type, ...]) -> str:
+    return f"({mask!r})" if isinstance(mask, loose) else repr(mask)
+
+
+def both(left: Mask, right: Mask) -> Mask:
+    """``left & right``, without the parts that hide nothing."""
+    if isinstance(left, Everyone):
+        return right
+    return left if isinstance(right, Everyone) else And(left, right)
+
+
+def as_mask(value: "Mask | Tensor") -> Mask:
+    """Return a mask as it is, and a bool tensor as `Dense`; refuse everything else by name."""
+    if isinstance(value, Mask):
+        return value
+    from manyheads.masks.dense import Dense
+
+    if isinstance(value, Tensor):
+        return Dense(value)
+    raise DTypeError(
+        f"mask must be a Mask or a bool tensor; got mask={type(value).__name__}. "
+        f"Write Causal(), Padding(lengths=...), or a bool tensor in which True means may see."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A mask settled for the tokens of one call.
+
+    Whoever makes several calls on the same tokens (a stack of layers, say) binds once and hands
+    the result over as ``mask``: what is worked out for the first call then serves the others.
+
+    Args:
+        rule: The mask without its tensors.
+        q: What is known of the queries.
+        kv: What is known of the keys.
+        pairs: Facts of whole pairs, (batch or 1, heads or 1, q_len, kv_len), by name.
+        clean: Whether absent tokens are known to hold zeros, so that nobody zeroes them again.
+    """
+
+    rule: Mask
+    q: Tokens
+    kv: Tokens
+    pairs: dict[str, Tensor] = field(default_factory=dict)
+    clean: bool = False
+    _written: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every query sees every key, as far as can be said without looking at values."""
+        return isinstance(self.rule, Everyone) and self.q.absent is None and self.kv.absent is None
+
+    def dense(self, num_heads: int = 1) -> Tensor:
+        """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).
+
+        An axis along which nothing changes keeps length 1.
+        """
+        if num_heads in self._written:
+            return self._written[num_heads]
+        head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
+        seen = self.rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        if self.kv.absent is not None:
+            seen = seen & ~self.kv.absent[:, None, None, :]
+        if self.q.absent is not None:
+            seen = seen & ~self.q.absent[:, None, :, None]
+        if not torch.compiler.is_compiling():
+            self._written[num_heads] = seen
+        return seen
+
+
+def bind(
+    mask: "Mask | Tensor | None",
+    batch: int,
+    q_len: int,
+    kv_len: int,
+    *,
+    q_pos: Positions = None,
+    kv_pos: Positions = None,
+    device: torch.device | None = None,
+) -> Bound:
+    """Settle a mask for one call of attention without a cache.
+
+    Args:
+        mask: Who may see whom; None lets everyone see everyone who is there.
+        batch: How many sequences.
+        q_len: How many queries.
+        kv_len: How many keys.
+        q_pos: Positions of the queries; None makes them the last ``q_len`` of the keys.
+        kv_pos: Positions of the keys; None means 0, 1, 2, ...
+        device: Where the call's tensors are.
+    """
+    if (q_pos is None) != (kv_pos is None):
+        given, missing = ("q_pos", "kv_pos") if kv_pos is None else ("kv_pos", "q_pos")
+        raise MaskError(
+            f"positions must be given for both sides or for neither; got {given} without "
+            f"{missing}. Add {missing}=."
+        )
+    rule = Everyone() if mask is None else as_mask(mask)
+    kv = Tokens.given("kv_pos", kv_pos, batch, kv_len, device)
+    q = Tokens.given("q_pos", q_pos, batch, q_len, device)
+    if q_pos is None and kv_len != q_len:
+        first = kv_len - q_len
+        # Queries that stand before every key are nowhere, but only a rule of positions minds.
+        reads = first < 0 and rule.reads_positions
+        q = Tokens.given("q_pos", first, batch, q_len, device) if reads else Tokens(
+            q_len, first, device=device
+        )
+    related = q_pos is None or q_len == kv_len
+    return settle(rule, batch, q, kv, kv_total=kv_len, related=related)
+
+
+def settle(
+    mask: Mask, batch: int, q: Tokens, kv: Tokens, *, kv_total: int, related: bool
+) -> Bound:
+    """Split a mask into a rule without tensors and the facts that it reads."""
+    facts = Facts(batch, q, kv, kv_total=kv_total, related=related)
+    rule = mask.settle(facts)
+    name, rest = rule.split_absent()
+    while name is not None:
+        rule, kv = rest, kv.with_absent(~facts.kv_marks[name])
+        name, rest = rule.split_absent()
+    read = {getattr(part, "fact", None) for part in rule.parts()}
+    kv_marks = {name: mark for name, mark in facts.kv_marks.items() if name in read}
+    return Bound(rule, q.with_marks(facts.q_marks), kv.with_marks(kv_marks), facts.pairs)
+
+
+def simplify(rule: Mask, q: Tokens, kv: Tokens) -> Mask:
+    """Leave out the parts of a rule that, on these runs of positions, surely hide nothing."""
+    if not (q.is_run and kv.is_run) or not (q.length and kv.length):
+        return rule
+    span = (q.position, q.position + q.length - 1, kv.position, kv.position + kv.length - 1)
+    return _simplify(rule, span)
+
+
+def _simplify(rule: Mask, span: Any) -> Mask:
+    if rule.bounds(None, *span)[1]:
+        return Everyone()
+    if isinstance(rule, And):
+        return both(_simplify(rule.left, span), _simplify(rule.right, span))
+    return rule

@@ -1,0 +1,185 @@
+"""What is known of each token: its place, whether it is there at all, and its marks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import MaskError
+from manyheads.shapes import Positions, check_positions
+
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What is known of the tokens on one side of a call.
+
+    Args:
+        length: How many tokens each sequence has.
+        position: The first position of a run, or a tensor (length,) or (batch, length), in tokens.
+        absent: bool (batch or 1, length), True where there is no token; None if all are there.
+        marks: Facts by name, each (batch or 1, length), such as the document of each token.
+        device: Where tensors made from these facts go.
+    """
+
+    length: int
+    position: int | Tensor = 0
+    absent: Tensor | None = None
+    marks: Mapping[str, Tensor] = field(default_factory=dict)
+    device: torch.device | None = None
+
+    @classmethod
+    def given(
+        cls, name: str, positions: Positions, batch: int, length: int, device: torch.device | None
+    ) -> "Tokens":
+        """The tokens of a call, from the positions that its caller gave.
+
+        A position below 0 says that there is no token.
+        """
+        if positions is None:
+            return cls(length, 0, device=device)
+        position = check_positions(name, positions, batch, length)
+        if isinstance(position, Tensor):
+            position = position.to(device=device)
+            return cls(length, position, absent_where(position), device=device)
+        if position < 0:
+            position = torch.arange(position, position + length, device=device)
+            return cls(length, position, absent_where(position), device=device)
+        return cls(length, position, device=device)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the positions are one run that an int describes."""
+        return not isinstance(self.position, Tensor)
+
+    def positions(self) -> Tensor:
+        """The positions as a tensor (length,) or (batch, length)."""
+        if isinstance(self.position, Tensor):
+            return self.position
+        return torch.arange(self.position, self.position + self.length, device=self.device)
+
+    def with_absent(self, absent: Tensor | None) -> "Tokens":
+        """These tokens, less those in ``absent``, bool (batch or 1, length)."""
+        if absent is None:
+            return self
+        both = absent if self.absent is None else self.absent | absent
+        return Tokens(self.length, self.position, both, self.marks, self.device)
+
+    def with_marks(self, marks: Mapping[str, Tensor]) -> "Tokens":
+        """These tokens with other marks."""
+        return Tokens(self.length, self.position, self.absent, marks, self.device)
+
+    def side(self, axis: int, pairs: Mapping[str, Tensor] = NOTHING) -> "Side":
+        """These facts, shaped to broadcast against the other side's (batch, heads, q_len, kv_len).
+
+        Args:
+            axis: -2 for queries, -1 for keys.
+            pairs: Facts of whole pairs, already of four dimensions.
+        """
+        marks = {name: _spread(mark, axis) for name, mark in self.marks.items()}
+        return Side(_spread(self.positions(), axis), {**marks, **pairs})
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """What a rule reads of the queries or of the keys; every tensor broadcasts to the pairs."""
+
+    position: Tensor
+    marks: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.marks[name]
+
+
+def _spread(fact: Tensor, axis: int) -> Tensor:
+    if fact.ndim == 1:
+        fact = fact[None]
+    # (batch or 1, length) -> (batch or 1, 1, length, 1) for queries, (..., 1, 1, length) for keys
+    return fact[:, None, :, None] if axis == -2 else fact[:, None, None, :]
+
+
+def absent_where(position: Tensor) -> Tensor:
+    """bool (batch or 1, length): where a position says that there is no token."""
+    absent = position < 0
+    return absent[None] if absent.ndim == 1 else absent
+
+
+class Facts:
+    """Gathers the tensors of a mask, so that what is left of it is a rule without tensors."""
+
+    def __init__(self, batch: int, q: Tokens, kv: Tokens, *, kv_total: int, related: bool) -> None:
+        """Begin with no facts.
+
+        Args:
+            batch: How many sequences the call has.
+            q: The queries.
+            kv: The keys that the mask speaks of; with a cache, the new ones.
+            kv_total: How many keys the call has, those of a cache included.
+            related: Whether the queries are the last of the keys, as in self-attention.
+        """
+        self.batch, self.q, self.kv, self.kv_total, self.related = batch, q, kv, kv_total, related
+        self.q_marks: dict[str, Tensor] = {}
+        self.kv_marks: dict[str, Tensor] = {}
+        self.pairs: dict[str, Tensor] = {}
+        self._names: dict[int, str] = {}
+
+    def keys(self, kind: str, owner: object, fact: Tensor) -> str:
+        """Keep a fact of each key, (batch or 1, kv_len), and return the name to read it by."""
+        name = self._name(kind, owner)
+        self.kv_marks[name] = self._fit(kind, fact, self.kv)
+        return name
+
+    def tokens(self, kind: str, owner: object, fact: Tensor, q_fact: Tensor | None = None) -> str:
+        """Keep a fact of each token, for keys and queries, and return the name to read it by."""
+        name = self.keys(kind, owner, fact)
+        if q_fact is None:
+            q_fact = self._of_queries(kind, self.kv_marks[name])
+        self.q_marks[name] = self._fit(f"query {kind}", q_fact, self.q)
+        return name
+
+    def whole(self, kind: str, owner: object, fact: Tensor) -> str:
+        """Keep a fact of each pair, (batch or 1, heads or 1, q_len, kv_len)."""
+        name = self._name(kind, owner)
+        if fact.shape[-2:] != (self.q.length, self.kv_total):
+            raise MaskError(
+                f"a mask tensor must be (..., q_len, kv_len) = (..., {self.q.length}, "
+                f"{self.kv_total}); got shape {tuple(fact.shape)}. With a cache it must span all "
+                f"keys, the old ones too; Causal(), Padding and the like need no such care."
+            )
+        if fact.shape[0] not in (1, self.batch):
+            raise MaskError(
+                f"a mask tensor's batch must be 1 or {self.batch}; got shape {tuple(fact.shape)}. "
+                f"Its dimensions are (batch, heads or 1, q_len, kv_len)."
+            )
+        self.pairs[name] = fact.to(self.q.device) if self.q.device else fact
+        return name
+
+    def _name(self, kind: str, owner: object) -> str:
+        # The same mask object twice in an expression is one fact; two of a kind get two names,
+        # by their order, so that a later chunk of the same expression finds the same names.
+        if id(owner) not in self._names:
+            count = sum(name.split("#")[0] == kind for name in self._names.values())
+            self._names[id(owner)] = f"{kind}#{count}" if count else kind
+        return self._names[id(owner)]
+
+    def _fit(self, kind: str, fact: Tensor, tokens: Tokens) -> Tensor:
+        if tuple(fact.shape) not in ((1, tokens.length), (self.batch, tokens.length)):
+            raise MaskError(
+                f"{kind} must be (batch, length) = ({self.batch}, {tokens.length}); got shape "
+                f"{tuple(fact.shape)}. A mask describes the tokens of this call, each once."
+            )
+        return fact.to(tokens.device) if tokens.device else fact
+
+    def _of_queries(self, kind: str, fact: Tensor) -> Tensor:
+        if self.q.length == self.kv.length and self.related:
+            return fact
+        if not self.related or self.q.length > self.kv.length:
+            raise MaskError(
+                f"{kind} of the queries must be known; got q_len={self.q.length}, "
+                f"kv_len={self.kv.length} and facts of the keys alone. Say the queries' own too, "
+                f"as in Documents(ids, query_ids=...)."
+            )
+        return fact[:, fact.shape[1] - self.q.length :]
