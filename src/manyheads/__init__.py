@@ -31,6 +31,7 @@ from manyheads.masks import (
     from_key_padding_mask,
     from_sdpa_mask,
 )
+from manyheads.models import Transformer, TransformerConfig
 from manyheads.positions import Learned, Rotary, Sinusoidal
 
 __version__ = "0.1.0"
@@ -62,6 +63,8 @@ __all__ = [
     "FeedForward",
     "EncoderLayer",
     "DecoderLayer",
+    "Transformer",
+    "TransformerConfig",
     "GrowingCache",
     "CrossCache",
     "LayerCache",
