@@ -71,12 +71,18 @@ class Mask:
         """This mask as a rule without tensors; its tensors are handed to ``facts``."""
         return self
 
-    def split_absent(self) -> tuple[str | None, "Mask"]:
-        """The name of a fact that says which keys are there, and the rule that is left without it.
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        """The facts of keys such that a key without one of them is hidden from everyone.
 
-        Only for a mask that hides absent keys from everyone, whatever the rest of it allows.
+        Args:
+            shown: Ask for the facts such that a key without one is shown to everyone instead,
+                which is what ``~`` turns into hidden.
         """
-        return None, self
+        return frozenset()
+
+    def among(self, facts: frozenset[str]) -> "Mask":
+        """What is left of this rule among keys that have all of ``facts``."""
+        return self
 
     def hides_future(self) -> bool:
         """Whether this mask surely never lets a query see a later key."""
@@ -128,8 +134,11 @@ class Mask:
         return [leaf for leaf in pytree.tree_leaves(self) if isinstance(leaf, Tensor)]
 
     def to(self, *args: Any, **kwargs: Any) -> "Mask":
-        """This mask with its tensors moved; takes what ``Tensor.to`` takes, dtypes aside."""
-        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)
+        """This mask with its tensors moved; takes what ``Module.to`` takes, and leaves dtypes."""
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        return pytree.tree_map_only(
+            Tensor, lambda tensor: tensor.to(device, non_blocking=non_blocking), self
+        )
 
     def dense(
         self,
@@ -255,12 +264,12 @@ class And(Mask):
     def settle(self, facts: Facts) -> Mask:
         return And(self.left.settle(facts), self.right.settle(facts))
 
-    def split_absent(self) -> tuple[str | None, Mask]:
-        name, left = self.left.split_absent()
-        if name is not None:
-            return name, both(left, self.right)
-        name, right = self.right.split_absent()
-        return name, both(self.left, right) if name is not None else self
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        left, right = self.left.absent(shown), self.right.absent(shown)
+        return left & right if shown else left | right
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return both(self.left.among(facts), self.right.among(facts))
 
     def hides_future(self) -> bool:
         return self.left.hides_future() or self.right.hides_future()
@@ -301,15 +310,25 @@ class Or(Mask):
         return some_left or some_right, all_left or all_right
 
     def settle(self, facts: Facts) -> Mask:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MaskWarning)  # said once, when the user wrote it
-            return Or(self.left.settle(facts), self.right.settle(facts))
+        return _quiet_or(self.left.settle(facts), self.right.settle(facts))
+
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        left, right = self.left.absent(shown), self.right.absent(shown)
+        return left | right if shown else left & right
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return _quiet_or(self.left.among(facts), self.right.among(facts))
 
     def hides_future(self) -> bool:
         return self.left.hides_future() and self.right.hides_future()
 
     def __repr__(self) -> str:
         return f"{self.left!r} | {self.right!r}"
+
+
+def _quiet_or(left: Mask, right: Mask) -> Mask:
+    # Past the constructor: what it warns of was said once, when the user wrote the mask.
+    return _unflatten((left, right), (Or, (("left", None), ("right", None))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,6 +352,12 @@ class Not(Mask):
 
     def settle(self, facts: Facts) -> Mask:
         return Not(self.mask.settle(facts))
+
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        return self.mask.absent(not shown)
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return Not(self.mask.among(facts))
 
     def __repr__(self) -> str:
         return f"~{_inner(self.mask, (And, Or))}"
@@ -455,10 +480,11 @@ def settle(
     """Split a mask into a rule without tensors and the facts that it reads."""
     facts = Facts(batch, q, kv, kv_total=kv_total, related=related)
     rule = mask.settle(facts)
-    name, rest = rule.split_absent()
-    while name is not None:
-        rule, kv = rest, kv.with_absent(~facts.kv_marks[name])
-        name, rest = rule.split_absent()
+    hidden = rule.absent()
+    if hidden:
+        rule = rule.among(hidden)
+        for name in sorted(hidden):
+            kv = kv.with_absent(~facts.kv_marks[name])
     read = {getattr(part, "fact", None) for part in rule.parts()}
     kv_marks = {name: mark for name, mark in facts.kv_marks.items() if name in read}
     return Bound(rule, q.with_marks(facts.q_marks), kv.with_marks(kv_marks), facts.pairs)
@@ -466,7 +492,10 @@ def settle(
 
 def simplify(rule: Mask, q: Tokens, kv: Tokens) -> Mask:
     """Leave out the parts of a rule that, on these runs of positions, surely hide nothing."""
-    if not (q.is_run and kv.is_run) or not (q.length and kv.length):
+    # An exported program serves every length, so nothing in it may hang on this one.
+    if torch.compiler.is_exporting() or not (q.is_run and kv.is_run):
+        return rule
+    if not (q.length and kv.length):
         return rule
     span = (q.position, q.position + q.length - 1, kv.position, kv.position + kv.length - 1)
     return _simplify(rule, span)

@@ -43,7 +43,8 @@ class Tokens:
             return cls(length, 0, device=device)
         position = check_positions(name, positions, batch, length)
         if isinstance(position, Tensor):
-            position = position.to(device=device)
+            # The narrow and the unsigned would wrap where rules subtract them.
+            position = position.to(device=device, dtype=torch.int64)
             return cls(length, position, absent_where(position), device=device)
         if position < 0:
             position = torch.arange(position, position + length, device=device)
@@ -124,7 +125,7 @@ class Facts:
         self.q_marks: dict[str, Tensor] = {}
         self.kv_marks: dict[str, Tensor] = {}
         self.pairs: dict[str, Tensor] = {}
-        self._names: dict[int, str] = {}
+        self._names: list[tuple[object, str]] = []
 
     def keys(self, kind: str, owner: object, fact: Tensor) -> str:
         """Keep a fact of each key, (batch or 1, kv_len), and return the name to read it by."""
@@ -160,10 +161,13 @@ class Facts:
     def _name(self, kind: str, owner: object) -> str:
         # The same mask object twice in an expression is one fact; two of a kind get two names,
         # by their order, so that a later chunk of the same expression finds the same names.
-        if id(owner) not in self._names:
-            count = sum(name.split("#")[0] == kind for name in self._names.values())
-            self._names[id(owner)] = f"{kind}#{count}" if count else kind
-        return self._names[id(owner)]
+        # (By `is`, not by id: torch.compile would compile anew for every id.)
+        for known, name in self._names:
+            if known is owner:
+                return name
+        count = sum(name.split("#")[0] == kind for _, name in self._names)
+        self._names.append((owner, f"{kind}#{count}" if count else kind))
+        return self._names[-1][1]
 
     def _fit(self, kind: str, fact: Tensor, tokens: Tokens) -> Tensor:
         if tuple(fact.shape) not in ((1, tokens.length), (self.batch, tokens.length)):

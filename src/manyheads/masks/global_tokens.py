@@ -82,6 +82,8 @@ class Global(Mask):
     def bounds(
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
     ) -> tuple[bool, bool]:
+        if self.tags is not None:
+            return True, False
         queries = sum(q_lo <= place <= q_hi for place in set(self.positions))
         keys = sum(kv_lo <= place <= kv_hi for place in set(self.positions))
         every = queries == q_hi - q_lo + 1 or keys == kv_hi - kv_lo + 1
