@@ -32,11 +32,12 @@ class Global(Mask):
 
     Example:
         >>> import manyheads as mh
-        >>> print((mh.Window(1) | mh.Global(0)).draw(4))
-        ████
-        ██··
-        █·█·
-        █··█
+        >>> print((mh.Window(2) | mh.Global(0)).draw(5))
+        █████
+        ███··
+        ████·
+        █·███
+        █··██
     """
 
     positions: tuple[int, ...]
@@ -56,8 +57,8 @@ class Global(Mask):
                 )
         if tags is None:
             several = positions if isinstance(positions, tuple | list) else (positions,)
-            places = tuple(check_count("positions", place, least=0) for place in several)
-        object.__setattr__(self, "positions", () if tags is not None else places)
+            places = {check_count("positions", place, least=0) for place in several}
+        object.__setattr__(self, "positions", () if tags is not None else tuple(sorted(places)))
         object.__setattr__(self, "tags", tags)
         object.__setattr__(self, "query_tags", query_tags)
 
@@ -84,8 +85,8 @@ class Global(Mask):
     ) -> tuple[bool, bool]:
         if self.tags is not None:
             return True, False
-        queries = sum(q_lo <= place <= q_hi for place in set(self.positions))
-        keys = sum(kv_lo <= place <= kv_hi for place in set(self.positions))
+        queries = sum(q_lo <= place <= q_hi for place in self.positions)
+        keys = sum(kv_lo <= place <= kv_hi for place in self.positions)
         every = queries == q_hi - q_lo + 1 or keys == kv_hi - kv_lo + 1
         return queries > 0 or keys > 0, every
 
