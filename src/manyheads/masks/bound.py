@@ -129,8 +129,9 @@ def bind(
     if keeps and key in _RULES:
         return _RULES[key]
     bound = settle(rule, batch, *_aligned(rule, batch, q_len, kv_len, device), related=True)
-    if keeps and not rule.tensors():
-        # Only rules are keys: a mask with tensors equals itself alone, and would never be met again.
+    if keeps and bound.q.is_run and not rule.tensors():
+        # Only rules are keys: a mask with tensors equals itself alone, and is never met again. And
+        # no tensor is kept: made as a fake or under inference_mode, it would not outlive its call.
         if len(_RULES) >= _RULES_KEPT:
             _RULES.clear()
         _RULES[key] = bound = Bound(bound.rule, bound.q, bound.kv, keeps_below=_DENSE_KEPT)
@@ -161,7 +162,8 @@ def settle(
         related: Whether the queries are the last of those keys, as in self-attention.
         kv_total: How many keys the call has, those of a cache included; None means no cache.
     """
-    facts = Facts(batch, q, kv, kv_total=kv.length if kv_total is None else kv_total, related=related)
+    total = kv.length if kv_total is None else kv_total
+    facts = Facts(batch, q, kv, kv_total=total, related=related)
     rule = mask.settle(facts)
     hidden = rule.absent()
     if hidden:
