@@ -68,14 +68,20 @@ class Exact:
         return self.q.shape[1] // self.k.shape[1]
 
     @property
-    def weights(self) -> np.ndarray:
+    def scores(self) -> np.ndarray:
         scores = self.q @ self.k.repeat(self._group, axis=1).mT * self._scale + self.bias
-        if self.allow is not None:
-            scores = np.where(self.allow, scores, -np.inf)
-        peak = scores.max(axis=-1, keepdims=True)
-        powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0.0))
-        total = powers.sum(axis=-1, keepdims=True)
-        return powers / np.where(total == 0, 1.0, total)
+        return scores if self.allow is None else np.where(self.allow, scores, -np.inf)
+
+    @property
+    def lse(self) -> np.ndarray:
+        peak = self.scores.max(axis=-1, keepdims=True)
+        shift = np.where(np.isfinite(peak), peak, 0.0)
+        total = np.exp(self.scores - shift).sum(axis=-1, keepdims=True)
+        return np.where(total == 0, -np.inf, np.log(np.where(total == 0, 1.0, total)) + shift)
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.exp(self.scores - np.where(np.isfinite(self.lse), self.lse, 0.0))
 
     @property
     def output(self) -> np.ndarray:
