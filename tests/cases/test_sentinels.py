@@ -17,7 +17,7 @@ MASKS: dict[str, Callable[[], mh.Mask]] = {
     "not": lambda: ~mh.Window(2),
     "padding": lambda: mh.Padding(lengths=torch.tensor([4])),
     "documents": lambda: mh.Documents(torch.tensor([[0, 0, 1, 1, 1, 2]])),
-    "global": lambda: mh.Window(1) | mh.Global(3),
+    "global": lambda: mh.Window(2) | mh.Global(3),
     "prefix": lambda: mh.Causal() | mh.Prefix(3),
     "per head": lambda: mh.PerHead((mh.Causal(), mh.Window(1))),
     "rule": lambda: mh.Rule(lambda head, q, kv: (q + kv) % 2 == 0, "checkered"),
@@ -57,8 +57,7 @@ def test_a_real_score_of_minus_15000_outweighs_a_hidden_one(
     hide: Callable[[], dict], dtype: torch.dtype, backend: str
 ) -> None:
     """MASK-06: two far keys are seen, eight near ones are not; a fill of -1e4 would win."""
-    slope = 0.5
-    bias = -slope * (QUERY[:, None] - KEYS[None]).float()
+    bias = -0.5 * (QUERY[:, None] - KEYS[None]).float()
     q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 10, 4), torch.eye(10)[None, None]
     output = mh.attention(
         q.to(dtype), k.to(dtype), v.to(dtype), **hide(), bias=bias, backend=backend
