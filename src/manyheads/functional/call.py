@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,7 @@ from manyheads.shapes import Positions, check_probability, check_qkv
 Need = Literal["output", "weights", "lse"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of attention.
 
     Args:
@@ -52,8 +51,7 @@ class Call:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What a backend gives back.
 
     Args:
@@ -67,8 +65,7 @@ class Result:
     lse: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why a backend cannot do a call, and the smallest change after which it could."""
 
     why: str

@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.functional.call import Backend, Call, Refusal, Result
-from manyheads.masks import Bound, Causal
-from manyheads.masks.base import Everyone, simplify
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -36,31 +34,16 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
 
     It looks at the structure of the rule and at the kind of the positions, never at values.
     """
-    seen, causal = (None, False) if call.mask is None else _lower_mask(call.mask, call.q.shape[1])
-    if call.bias is None:
-        return seen, causal
-    bias = call.bias
+    mask, bias = call.mask, call.bias
+    if bias is None:
+        if mask is None:
+            return None, False
+        return (None, True) if mask.is_causal else (mask.dense(call.q.shape[1]), False)
     if bias.dtype not in (torch.float32, call.q.dtype):
         bias = bias.to(call.q.dtype)
-    if causal:
-        assert call.mask is not None
-        seen = call.mask.dense(call.q.shape[1])
-    if seen is not None:
-        bias = bias.masked_fill(~seen, -torch.inf)
+    if mask is not None:
+        bias = bias.masked_fill(~mask.dense(call.q.shape[1]), -torch.inf)
     return bias, False
-
-
-def _lower_mask(mask: Bound, num_heads: int) -> tuple[Tensor | None, bool]:
-    q, kv = mask.q, mask.kv
-    if q.absent is None and kv.absent is None:
-        rule = simplify(mask.rule, q, kv)
-        if isinstance(rule, Everyone):
-            return None, False
-        # torch's is_causal aligns the first query with the first key.
-        aligned = q.is_run and kv.is_run and q.length == kv.length
-        if isinstance(rule, Causal) and aligned and q.position == kv.position:
-            return None, True
-    return mask.dense(num_heads), False
 
 
 def _run(call: Call) -> Result:

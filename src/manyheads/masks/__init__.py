@@ -3,7 +3,8 @@
 A mask is a rule over positions and facts of tokens; ``&``, ``|`` and ``~`` combine masks.
 """
 
-from manyheads.masks.base import Bound, Mask, as_mask, bind, settle
+from manyheads.masks.base import Mask, as_mask
+from manyheads.masks.bound import Bound, bind, settle
 from manyheads.masks.causal import Causal
 from manyheads.masks.dense import Dense
 from manyheads.masks.documents import Documents

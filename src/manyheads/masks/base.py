@@ -1,8 +1,8 @@
-"""Who may see whom: the algebra of masks, and a mask settled for one call."""
+"""Who may see whom: the algebra of masks."""
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from manyheads.errors import DTypeError, MaskError, MaskWarning
-from manyheads.masks.facts import Facts, Side, Tokens
+from manyheads.masks.facts import Facts, Side
 from manyheads.shapes import Positions
 
 
@@ -90,7 +90,17 @@ class Mask:
         return And(self, as_mask(other))
 
     def __or__(self, other: "Mask | Tensor") -> "Mask":
-        return Or(self, as_mask(other))
+        other = as_mask(other)
+        for causal, wide in ((self, other), (other, self)):
+            reopens = causal.hides_future() and wide.reopens_future()
+            if reopens and not torch.compiler.is_compiling():
+                warnings.warn(
+                    f"`{self!r} | {other!r}` lets queries see later keys, though one side is "
+                    f"causal. `&` binds tighter than `|`: write Causal() & (... | ...).",
+                    MaskWarning,
+                    stacklevel=2,
+                )
+        return Or(self, other)
 
     def __invert__(self) -> "Mask":
         return Not(self)
@@ -153,6 +163,8 @@ class Mask:
         """
         kv_len = q_len if kv_len is None else kv_len
         device = next((tensor.device for tensor in self.tensors()), None)
+        from manyheads.masks.bound import bind
+
         bound = bind(self, batch, q_len, kv_len, q_pos=q_pos, kv_pos=kv_pos, device=device)
         return bound.dense(num_heads).expand(batch, num_heads, q_len, kv_len)
 
@@ -276,16 +288,6 @@ class Or(Mask):
     left: Mask
     right: Mask
 
-    def __post_init__(self) -> None:
-        for causal, other in ((self.left, self.right), (self.right, self.left)):
-            if causal.hides_future() and other.reopens_future():
-                warnings.warn(
-                    f"`{causal!r} | {other!r}` lets queries see later keys, though one side is "
-                    f"causal. `&` binds tighter than `|`: write Causal() & (... | ...).",
-                    MaskWarning,
-                    stacklevel=4,
-                )
-
     @property
     def reads_positions(self) -> bool:  # type: ignore[override]
         return self.left.reads_positions or self.right.reads_positions
@@ -301,9 +303,7 @@ class Or(Mask):
         return some_left or some_right, all_left or all_right
 
     def settle(self, facts: Facts) -> Mask:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MaskWarning)  # said once, when the user wrote it
-            return Or(self.left.settle(facts), self.right.settle(facts))
+        return Or(self.left.settle(facts), self.right.settle(facts))
 
     def hides_future(self) -> bool:
         return self.left.hides_future() and self.right.hides_future()
@@ -361,120 +361,3 @@ def as_mask(value: "Mask | Tensor") -> Mask:
         f"mask must be a Mask or a bool tensor; got mask={type(value).__name__}. "
         f"Write Causal(), Padding(lengths=...), or a bool tensor in which True means may see."
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Bound:
-    """A mask settled for the tokens of one call.
-
-    Whoever makes several calls on the same tokens (a stack of layers, say) binds once and hands
-    the result over as ``mask``: what is worked out for the first call then serves the others.
-
-    Args:
-        rule: The mask without its tensors.
-        q: What is known of the queries.
-        kv: What is known of the keys.
-        pairs: Facts of whole pairs, (batch or 1, heads or 1, q_len, kv_len), by name.
-        clean: Whether absent tokens are known to hold zeros, so that nobody zeroes them again.
-    """
-
-    rule: Mask
-    q: Tokens
-    kv: Tokens
-    pairs: dict[str, Tensor] = field(default_factory=dict)
-    clean: bool = False
-    _written: dict[int, Tensor] = field(default_factory=dict, repr=False)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every query sees every key, as far as can be said without looking at values."""
-        return isinstance(self.rule, Everyone) and self.q.absent is None and self.kv.absent is None
-
-    def dense(self, num_heads: int = 1) -> Tensor:
-        """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).
-
-        An axis along which nothing changes keeps length 1.
-        """
-        if num_heads in self._written:
-            return self._written[num_heads]
-        head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
-        seen = self.rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
-        if self.kv.absent is not None:
-            seen = seen & ~self.kv.absent[:, None, None, :]
-        if self.q.absent is not None:
-            seen = seen & ~self.q.absent[:, None, :, None]
-        if not torch.compiler.is_compiling():
-            self._written[num_heads] = seen
-        return seen
-
-
-def bind(
-    mask: "Mask | Tensor | None",
-    batch: int,
-    q_len: int,
-    kv_len: int,
-    *,
-    q_pos: Positions = None,
-    kv_pos: Positions = None,
-    device: torch.device | None = None,
-) -> Bound:
-    """Settle a mask for one call of attention without a cache.
-
-    Args:
-        mask: Who may see whom; None lets everyone see everyone who is there.
-        batch: How many sequences.
-        q_len: How many queries.
-        kv_len: How many keys.
-        q_pos: Positions of the queries; None makes them the last ``q_len`` of the keys.
-        kv_pos: Positions of the keys; None means 0, 1, 2, ...
-        device: Where the call's tensors are.
-    """
-    if (q_pos is None) != (kv_pos is None):
-        given, missing = ("q_pos", "kv_pos") if kv_pos is None else ("kv_pos", "q_pos")
-        raise MaskError(
-            f"positions must be given for both sides or for neither; got {given} without "
-            f"{missing}. Add {missing}=."
-        )
-    rule = Everyone() if mask is None else as_mask(mask)
-    kv = Tokens.given("kv_pos", kv_pos, batch, kv_len, device)
-    q = Tokens.given("q_pos", q_pos, batch, q_len, device)
-    if q_pos is None and kv_len != q_len:
-        first = kv_len - q_len
-        # Queries that stand before every key are nowhere, but only a rule of positions minds.
-        reads = first < 0 and rule.reads_positions
-        q = Tokens.given("q_pos", first, batch, q_len, device) if reads else Tokens(
-            q_len, first, device=device
-        )
-    related = q_pos is None or q_len == kv_len
-    return settle(rule, batch, q, kv, kv_total=kv_len, related=related)
-
-
-def settle(
-    mask: Mask, batch: int, q: Tokens, kv: Tokens, *, kv_total: int, related: bool
-) -> Bound:
-    """Split a mask into a rule without tensors and the facts that it reads."""
-    facts = Facts(batch, q, kv, kv_total=kv_total, related=related)
-    rule = mask.settle(facts)
-    name, rest = rule.split_absent()
-    while name is not None:
-        rule, kv = rest, kv.with_absent(~facts.kv_marks[name])
-        name, rest = rule.split_absent()
-    read = {getattr(part, "fact", None) for part in rule.parts()}
-    kv_marks = {name: mark for name, mark in facts.kv_marks.items() if name in read}
-    return Bound(rule, q.with_marks(facts.q_marks), kv.with_marks(kv_marks), facts.pairs)
-
-
-def simplify(rule: Mask, q: Tokens, kv: Tokens) -> Mask:
-    """Leave out the parts of a rule that, on these runs of positions, surely hide nothing."""
-    if not (q.is_run and kv.is_run) or not (q.length and kv.length):
-        return rule
-    span = (q.position, q.position + q.length - 1, kv.position, kv.position + kv.length - 1)
-    return _simplify(rule, span)
-
-
-def _simplify(rule: Mask, span: Any) -> Mask:
-    if rule.bounds(None, *span)[1]:
-        return Everyone()
-    if isinstance(rule, And):
-        return both(_simplify(rule.left, span), _simplify(rule.right, span))
-    return rule

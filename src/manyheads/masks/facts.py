@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from torch import Tensor
 from manyheads.errors import MaskError
 from manyheads.shapes import Positions, check_positions
 
-NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +70,7 @@ class Tokens:
         """These tokens with other marks."""
         return Tokens(self.length, self.position, self.absent, marks, self.device)
 
-    def side(self, axis: int, pairs: Mapping[str, Tensor] = NOTHING) -> "Side":
+    def side(self, axis: int, pairs: Mapping[str, Tensor] | None = None) -> "Side":
         """These facts, shaped to broadcast against the other side's (batch, heads, q_len, kv_len).
 
         Args:
@@ -80,7 +78,7 @@ class Tokens:
             pairs: Facts of whole pairs, already of four dimensions.
         """
         marks = {name: _spread(mark, axis) for name, mark in self.marks.items()}
-        return Side(_spread(self.positions(), axis), {**marks, **pairs})
+        return Side(_spread(self.positions(), axis), {**marks, **(pairs or {})})
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +122,7 @@ class Facts:
         self.q_marks: dict[str, Tensor] = {}
         self.kv_marks: dict[str, Tensor] = {}
         self.pairs: dict[str, Tensor] = {}
-        self._names: dict[int, str] = {}
+        self._owners: list[tuple[object, str]] = []
 
     def keys(self, kind: str, owner: object, fact: Tensor) -> str:
         """Keep a fact of each key, (batch or 1, kv_len), and return the name to read it by."""
@@ -160,10 +158,13 @@ class Facts:
     def _name(self, kind: str, owner: object) -> str:
         # The same mask object twice in an expression is one fact; two of a kind get two names,
         # by their order, so that a later chunk of the same expression finds the same names.
-        if id(owner) not in self._names:
-            count = sum(name.split("#")[0] == kind for name in self._names.values())
-            self._names[id(owner)] = f"{kind}#{count}" if count else kind
-        return self._names[id(owner)]
+        # (By identity, not by id(): a compiler would compile anew for every new object.)
+        for known, name in self._owners:
+            if known is owner:
+                return name
+        count = sum(name.split("#")[0] == kind for _, name in self._owners)
+        self._owners.append((owner, f"{kind}#{count}" if count else kind))
+        return self._owners[-1][1]
 
     def _fit(self, kind: str, fact: Tensor, tokens: Tokens) -> Tensor:
         if tuple(fact.shape) not in ((1, tokens.length), (self.batch, tokens.length)):

@@ -56,8 +56,8 @@ class Global(Mask):
                 )
         if tags is None:
             several = positions if isinstance(positions, tuple | list) else (positions,)
-            places = tuple(check_count("positions", place, least=0) for place in several)
-        object.__setattr__(self, "positions", () if tags is not None else places)
+            places = {check_count("positions", place, least=0) for place in several}
+        object.__setattr__(self, "positions", () if tags is not None else tuple(sorted(places)))
         object.__setattr__(self, "tags", tags)
         object.__setattr__(self, "query_tags", query_tags)
 
@@ -82,8 +82,8 @@ class Global(Mask):
     def bounds(
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
     ) -> tuple[bool, bool]:
-        queries = sum(q_lo <= place <= q_hi for place in set(self.positions))
-        keys = sum(kv_lo <= place <= kv_hi for place in set(self.positions))
+        queries = sum(q_lo <= place <= q_hi for place in self.positions)
+        keys = sum(kv_lo <= place <= kv_hi for place in self.positions)
         every = queries == q_hi - q_lo + 1 or keys == kv_hi - kv_lo + 1
         return queries > 0 or keys > 0, every
 

@@ -1,0 +1,196 @@
+"""A mask settled for the tokens of one call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import MaskError
+from manyheads.masks.base import And, Everyone, Mask, as_mask, both
+from manyheads.masks.causal import Causal
+from manyheads.masks.facts import Facts, Tokens
+from manyheads.shapes import Positions
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A rule without tensors, and what is known of the tokens that it is asked about.
+
+    Whoever makes several calls on the same tokens (a stack of layers, say) settles a mask once and
+    hands the result over as ``mask``: what is worked out for the first call serves the others.
+
+    Args:
+        rule: The mask without its tensors, and without the parts that surely hide nothing here.
+        q: What is known of the queries.
+        kv: What is known of the keys.
+        pairs: Facts of whole pairs, (batch or 1, heads or 1, q_len, kv_len), by name.
+        clean: Whether absent tokens are known to hold zeros, so that nobody zeroes them again.
+        keeps_below: `dense` keeps what it wrote if that has at most so many elements.
+    """
+
+    rule: Mask
+    q: Tokens
+    kv: Tokens
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)
+    clean: bool = False
+    keeps_below: float = float("inf")
+    _written: dict[object, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every query sees every key, as far as can be said without looking at values."""
+        return type(self.rule) is Everyone and self.q.absent is None and self.kv.absent is None
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the i-th query sees just the first i keys, which is torch's ``is_causal``."""
+        q, kv = self.q, self.kv
+        return (
+            type(self.rule) is Causal
+            and q.absent is None
+            and kv.absent is None
+            and q.length == kv.length
+            and q.is_run
+            and kv.is_run
+            and q.position == kv.position
+        )
+
+    def dense(self, num_heads: int = 1) -> Tensor:
+        """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).
+
+        An axis along which nothing changes keeps length 1.
+        """
+        if torch.compiler.is_compiling():
+            return self._write(num_heads)
+        # A tensor made under inference_mode cannot be saved for a gradient later.
+        key = (num_heads, torch.is_inference_mode_enabled())
+        if key in self._written:
+            return self._written[key]
+        seen = self._write(num_heads)
+        # A fake tensor, made to learn shapes, means nothing after its call.
+        if type(seen) is Tensor and seen.numel() <= self.keeps_below:
+            self._written[key] = seen
+        return seen
+
+    def _write(self, num_heads: int) -> Tensor:
+        head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
+        seen = self.rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        if self.kv.absent is not None:
+            seen = seen & ~self.kv.absent[:, None, None, :]
+        if self.q.absent is not None:
+            seen = seen & ~self.q.absent[:, None, :, None]
+        return seen
+
+    def with_keys(self, kv: Tokens, *, clean: bool) -> "Bound":
+        """This mask over more keys than it was settled for: those of a cache, and the new ones."""
+        rule = simplify(self.rule, self.q, kv)
+        return Bound(rule, self.q, kv, self.pairs, clean, self.keeps_below)
+
+
+_RULES: dict[tuple[object, ...], Bound] = {}
+_RULES_KEPT, _DENSE_KEPT = 64, 2**20
+
+
+def bind(
+    mask: "Mask | Tensor | None",
+    batch: int,
+    q_len: int,
+    kv_len: int,
+    *,
+    q_pos: Positions = None,
+    kv_pos: Positions = None,
+    device: torch.device | None = None,
+) -> Bound:
+    """Settle a mask for one call of attention without a cache.
+
+    Args:
+        mask: Who may see whom; None lets everyone see everyone who is there.
+        batch: How many sequences.
+        q_len: How many queries.
+        kv_len: How many keys.
+        q_pos: Positions of the queries; None makes them the last ``q_len`` of the keys.
+        kv_pos: Positions of the keys; None means 0, 1, 2, ...
+        device: Where the call's tensors are.
+    """
+    if (q_pos is None) != (kv_pos is None):
+        given, missing = ("q_pos", "kv_pos") if kv_pos is None else ("kv_pos", "q_pos")
+        raise MaskError(
+            f"positions must be given for both sides or for neither; got {given} without "
+            f"{missing}. Add {missing}=."
+        )
+    rule = Everyone() if mask is None else as_mask(mask)
+    if q_pos is not None:
+        kv = Tokens.given("kv_pos", kv_pos, batch, kv_len, device)
+        q = Tokens.given("q_pos", q_pos, batch, q_len, device)
+        return settle(rule, batch, q, kv, related=q_len == kv_len)
+    key = (rule, q_len, kv_len, device)
+    keeps = not torch.compiler.is_compiling()
+    if keeps and key in _RULES:
+        return _RULES[key]
+    bound = settle(rule, batch, *_aligned(rule, batch, q_len, kv_len, device), related=True)
+    if keeps and not rule.tensors():
+        # Only rules are keys: a mask with tensors equals itself alone, and would never be met again.
+        if len(_RULES) >= _RULES_KEPT:
+            _RULES.clear()
+        _RULES[key] = bound = Bound(bound.rule, bound.q, bound.kv, keeps_below=_DENSE_KEPT)
+    return bound
+
+
+def _aligned(
+    rule: Mask, batch: int, q_len: int, kv_len: int, device: torch.device | None
+) -> tuple[Tokens, Tokens]:
+    # With no positions given, the queries are the last of the keys.
+    first, kv = kv_len - q_len, Tokens(kv_len, 0, device=device)
+    if first < 0 and rule.reads_positions:
+        # Queries that stand before every key are nowhere; a rule without positions does not mind.
+        return Tokens.given("q_pos", first, batch, q_len, device), kv
+    return Tokens(q_len, first, device=device), kv
+
+
+def settle(
+    mask: Mask, batch: int, q: Tokens, kv: Tokens, *, related: bool, kv_total: int | None = None
+) -> Bound:
+    """Split a mask into a rule without tensors and the facts that it reads.
+
+    Args:
+        mask: The mask.
+        batch: How many sequences.
+        q: The queries.
+        kv: The keys that the mask speaks of; with a cache, the new ones.
+        related: Whether the queries are the last of those keys, as in self-attention.
+        kv_total: How many keys the call has, those of a cache included; None means no cache.
+    """
+    facts = Facts(batch, q, kv, kv_total=kv.length if kv_total is None else kv_total, related=related)
+    rule = mask.settle(facts)
+    name, rest = rule.split_absent()
+    while name is not None:
+        rule, kv = rest, kv.with_absent(~facts.kv_marks[name])
+        name, rest = rule.split_absent()
+    if facts.q_marks or facts.kv_marks:
+        read = {getattr(part, "fact", None) for part in rule.parts()}
+        kv_marks = {name: mark for name, mark in facts.kv_marks.items() if name in read}
+        q, kv = q.with_marks(facts.q_marks), kv.with_marks(kv_marks)
+    if kv_total is None:  # otherwise the old keys are yet to come
+        rule = simplify(rule, q, kv)
+    return Bound(rule, q, kv, facts.pairs)
+
+
+def simplify(rule: Mask, q: Tokens, kv: Tokens) -> Mask:
+    """Leave out the parts of a rule that, on these runs of positions, surely hide nothing."""
+    if isinstance(q.position, Tensor) or isinstance(kv.position, Tensor):
+        return rule
+    if not (q.length and kv.length):
+        return rule
+    return _simplify(
+        rule, q.position, q.position + q.length - 1, kv.position, kv.position + kv.length - 1
+    )
+
+
+def _simplify(rule: Mask, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Mask:
+    if rule.bounds(None, q_lo, q_hi, kv_lo, kv_hi)[1]:
+        return Everyone()
+    if isinstance(rule, And):
+        left = _simplify(rule.left, q_lo, q_hi, kv_lo, kv_hi)
+        return both(left, _simplify(rule.right, q_lo, q_hi, kv_lo, kv_hi))
+    return rule

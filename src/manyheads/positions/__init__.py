@@ -1,0 +1,7 @@
+"""Where a token is: encodings added to the stream, and rotations of queries and keys."""
+
+from manyheads.positions.learned import Learned as Learned
+from manyheads.positions.rotary import Rotary as Rotary
+from manyheads.positions.rotary import Turn as Turn
+from manyheads.positions.rotation import rotate as rotate
+from manyheads.positions.sinusoidal import Sinusoidal as Sinusoidal
