@@ -3,7 +3,7 @@
 import os
 import sys
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from manyheads import __version__
 from manyheads.cli.failure import FAILED, INTERRUPTED, WRONG_USE, complain
@@ -20,6 +20,7 @@ app = App(
     help="Attention for PyTorch that you can trust, see and afford.",
     help_epilogue="Add --debug to any command to see the whole traceback of a mistake.",
     version=__version__,
+    default_parameter=Parameter(negative=()),
     # Both are `run`'s to handle, in one place.
     exit_on_error=False,
     print_error=False,

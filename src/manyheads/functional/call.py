@@ -109,7 +109,7 @@ def prepare(
     """Check the arguments of `attention` and settle them; see there what each means."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_type(q=q, k=k, v=v)
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         q, k, v = _cast(q, k, v)
     check_qkv(q, k, v)
     bound = None
