@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "manyheads"
 # From the roof down. A part imports from the rows below its own, never from beside it.
 # "manyheads" is the package's front door, `__init__.py`.
 ROWS = """
+__main__
 cli
 interop lab
 manyheads
