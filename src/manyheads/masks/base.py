@@ -72,7 +72,7 @@ class Mask:
         return self
 
     def split_absent(self) -> tuple[str | None, "Mask"]:
-        """The name of a fact that says which keys are there, and the rule that is left without it.
+        """The name of a fact that says which keys are absent, and the rule that is left without it.
 
         Only for a mask that hides absent keys from everyone, whatever the rest of it allows.
         """
