@@ -7,7 +7,12 @@ import pytest
 import torch
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=None)
+hypothesis.settings.register_profile(
+    "untimed",
+    hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("untimed")
 
 
