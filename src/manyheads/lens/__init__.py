@@ -1,0 +1,10 @@
+"""See what the heads do.
+
+Today: the pictures. Matplotlib is loaded when the first one is drawn, not before.
+"""
+
+from manyheads.lens.grid import draw_heads
+from manyheads.lens.heatmap import draw_heatmap
+from manyheads.lens.pieces import merge_labels, merge_weights
+
+__all__ = ["draw_heads", "draw_heatmap", "merge_labels", "merge_weights"]

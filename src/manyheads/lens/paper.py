@@ -1,0 +1,91 @@
+"""What pictures are drawn on: a figure that needs no window and leaves no setting behind."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyheads.errors import MissingExtraError, OptionError
+from manyheads.lens.labels import Label
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+INK, FAINT = "#222222", "#6b6b6b"
+# Dots an inch; a page of very many heads gets fewer, within what Agg can draw.
+SHARPNESS, MOST_DOTS = 150, 30_000
+
+
+@contextmanager
+def plain_settings() -> Iterator[None]:
+    """Matplotlib's own defaults for the length of a block, whatever the user has set.
+
+    A user's ``text.usetex`` or dark style would change what a label says or how it reads.
+
+    Raises:
+        MissingExtraError: If matplotlib is not there, or too old to shape Arabic and Hindi.
+    """
+    try:
+        import matplotlib
+        from matplotlib import style
+    except ImportError as error:
+        raise MissingExtraError(
+            'Pictures must have matplotlib; got none. Run: pip install "manyheads[plots]"'
+        ) from error
+    version = tuple(int(part) for part in matplotlib.__version__.split(".")[:2])
+    if version < (3, 11):
+        raise MissingExtraError(
+            f"Pictures must have matplotlib 3.11 or newer, the first to shape all scripts; got "
+            f'{matplotlib.__version__}. Run: pip install --upgrade "manyheads[plots]"'
+        )
+    with style.context("default"):
+        yield
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty page of so many inches, apart from pyplot: no window, no global list of figures."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    dots = min(SHARPNESS, MOST_DOTS / max(width, height))
+    figure = Figure(figsize=(width, height), dpi=dots, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write(text: "Text", label: Label) -> "Text":
+    """Make a text literal: its own fonts, no math."""
+    text.set_parse_math(False)
+    text.set_fontfamily(label.families)
+    text.set_language(label.language)
+    return text
+
+
+def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
+    """Write a picture, whole or not at all.
+
+    Args:
+        figure: What to write.
+        path: Where to; the ending says how: .png, .svg or .pdf.
+    """
+    target = Path(path)
+    endings = figure.canvas.get_supported_filetypes()
+    if target.suffix.lower().lstrip(".") not in endings:
+        raise OptionError(
+            f"path must end in one of {', '.join(sorted(endings))}; got path={str(target)!r}. "
+            f"Write heads.png, for one."
+        )
+    if not target.parent.is_dir():
+        raise OptionError(
+            f"path must lie in a folder that exists; got path={str(target)!r}. Make "
+            f"{str(target.parent)!r} first."
+        )
+    # A picture that is cut off by a full disk or Ctrl-C must not stand where a good one stood.
+    half_written = target.with_name(f".{target.name}.{os.getpid()}{target.suffix}")
+    try:
+        figure.savefig(half_written)
+        half_written.replace(target)
+    finally:
+        half_written.unlink(missing_ok=True)
