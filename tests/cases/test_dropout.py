@@ -102,3 +102,32 @@ def test_dropout_reaches_the_gradient_by_the_weights_that_were_kept() -> None:
     kept = v.grad.flatten()
     assert set(kept.tolist()) == {0.0, 2 / 64}
     near(output.flatten(), kept.sum()[None])
+
+
+def trained_layer(**options: float) -> mh.EncoderLayer:
+    return mh.EncoderLayer(8, 2, 16, dtype=torch.float64, **options)
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"dropout": 0.0, "attention_dropout": 0.5}])
+def test_a_layer_draws_in_training_and_never_in_evaluation(options: dict) -> None:
+    layer, x = trained_layer(**options), torch.randn(2, 5, 8, dtype=torch.float64)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    before = torch.get_rng_state()
+    first, second = layer(x), layer(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, second)
+    plain = trained_layer(dropout=0.0)
+    plain.load_state_dict(layer.state_dict())
+    assert torch.equal(first, plain(x))
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"output_dropout": 0.5}])
+def test_the_weights_of_a_layer_in_training_are_those_before_dropout(options: dict) -> None:
+    layer = mh.MultiHeadAttention(8, 2, dtype=torch.float64, **options)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    out, weights = layer.with_weights(x, mask=mh.Causal())
+    near(weights.sum(-1), torch.ones(2, 2, 5))
+    evaluated, same = layer.eval().with_weights(x, mask=mh.Causal())
+    near(weights, same.detach().numpy())
+    assert not torch.allclose(out, evaluated)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from tests.cases.exact import every_backend, every_dtype, near
+from tests.cases.layers import put
 from torch import Tensor
 
 import manyheads as mh
@@ -49,3 +50,15 @@ def test_scores_have_a_map_for_each_query_head_of_a_group(stage: str) -> None:
     scores = mh.attention_scores(q, k[:, :1], v[:, :1], scale=1.0, stage=stage)
     assert scores.shape == (1, 2, 2, 2)
     near(scores[0, 1], scores[0, 0].flip(0).numpy())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_returns_each_head_s_own_map(training: bool) -> None:
+    layer = mh.MultiHeadAttention(2, 2, head_dim=2, bias=False, dtype=torch.float64)
+    straight = torch.eye(2)
+    put(layer.q_proj.weight, 2000 * torch.cat((straight, straight.flip(0))))
+    put(layer.k_proj.weight, torch.cat((straight, straight)))
+    x = straight.double()[None]
+    out, weights = layer.train(training).with_weights(x)
+    assert weights[0].tolist() == [[[1, 0], [0, 1]], [[0, 1], [1, 0]]]
+    near(out, layer(x).detach().numpy())

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.cases.det import det
-from tests.cases.exact import every_backend, every_dtype
+from tests.cases.exact import every_backend, every_dtype, near
+from tests.cases.layers import plain_layer
 from torch import Tensor
 
 import manyheads as mh
+from manyheads.errors import OptionError
 
 Build = Callable[[tuple[int, ...], int, torch.dtype], Tensor]
 
@@ -113,3 +115,50 @@ def test_one_sample_never_changes_another(mask: mh.Mask | None, backend: str) ->
         after = mh.attention(*changed, mask, backend=backend)
         assert torch.equal(after[others], before[others])
         assert not torch.allclose(after[sample], before[sample])
+
+
+def test_heads_are_merged_token_by_token() -> None:
+    """VIEW-01: head 0 gives features 0 and 1, head 1 gives 2 and 3; nothing slides along time."""
+    x = torch.tensor([[[0.0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]], dtype=torch.float64)
+    layer = plain_layer(4, 2)
+    near(layer(x, mask=mh.Window(1)), x.numpy())  # each token takes its own value
+    # The first head keeps to its own token, the second takes that of the token before.
+    before = mh.Rule(lambda head, q, kv: kv == (q - 1).clamp(min=0), "the one before")
+    shifted = layer(x, mask=mh.PerHead((mh.Window(1), before)))
+    assert shifted.tolist() == [[[0, 1, 6, 7], [2, 3, 6, 7], [4, 5, 8, 9]]]
+
+
+def test_a_width_that_no_head_count_divides_is_refused_with_those_that_do() -> None:
+    with pytest.raises(OptionError, match=r"d_model=10; got num_heads=4. These do: 1, 2, 5, 10\."):
+        mh.MultiHeadAttention(10, 4)
+
+
+@pytest.mark.parametrize("projections", ["separate", "packed"])
+@pytest.mark.parametrize("context", [False, True])
+def test_a_layer_reads_views_as_their_copies(context: bool, projections: str) -> None:
+    layer = mh.MultiHeadAttention(8, 2, projections=projections, dtype=torch.float64)
+    inputs = [
+        torch.randn(5, 2, 8, dtype=torch.float64).transpose(0, 1),
+        torch.randn(2, 8, 5, dtype=torch.float64).transpose(1, 2),
+        torch.randn(1, 1, 8, dtype=torch.float64).expand(2, 5, 8),
+        torch.randn(4, 10, 16, dtype=torch.float64)[::2, ::2, ::2],
+    ]
+    for x in inputs:
+        other = (inputs[0],) if context else ()
+        copies = (x.contiguous() for x in other)
+        near(layer(x, *other), layer(x.contiguous(), *copies).detach().numpy())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4)])
+def test_a_layer_never_lets_samples_meet(shape: tuple[int, int], training: bool) -> None:
+    batch, length = shape
+    layer = mh.EncoderLayer(8, 2, 16, dropout=0.0, dtype=torch.float64).train(training)
+    x = torch.randn(batch, length, 8, dtype=torch.float64)
+    before = layer(x)
+    changed = x.clone()
+    changed[1] += 1.0
+    after = layer(changed)
+    others = [0, *range(2, batch)]
+    near(after[others], before[others].detach().numpy())
+    assert not torch.allclose(after[1], before[1])
