@@ -10,13 +10,19 @@ from torch import Tensor, nn
 from manyheads.cache import Cache, Cached, CrossCache
 from manyheads.errors import (
     CacheError,
-    DeviceError,
-    DTypeError,
     OptionError,
     PositionError,
     ShapeError,
 )
 from manyheads.functional import attention, attention_with_weights
+from manyheads.layers.checks import (
+    check_cache,
+    check_same_tokens,
+    check_stream,
+    checked_head_dim,
+    checked_kv_heads,
+    checked_rotary,
+)
 from manyheads.layers.initialise import Init, initialise
 from manyheads.layers.projections import (
     PackedLinear,
@@ -27,7 +33,7 @@ from manyheads.layers.projections import (
 from manyheads.layers.stream import settle_cross, settle_self
 from manyheads.masks import Bound, Mask, Tokens
 from manyheads.positions import Rotary
-from manyheads.shapes import Positions, check_count, check_probability, head_counts
+from manyheads.shapes import Positions, check_count, check_probability
 
 
 class MultiHeadAttention(nn.Module):
@@ -96,8 +102,8 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.d_model = check_count("d_model", d_model)
         self.num_heads = check_count("num_heads", num_heads)
-        self.num_kv_heads = _checked_kv_heads(num_heads, num_kv_heads)
-        self.head_dim = _checked_head_dim(d_model, num_heads, head_dim)
+        self.num_kv_heads = checked_kv_heads(num_heads, num_kv_heads)
+        self.head_dim = checked_head_dim(d_model, num_heads, head_dim)
         self.d_context = d_model if d_context is None else check_count("d_context", d_context)
         self.d_value = self.d_context if d_value is None else check_count("d_value", d_value)
         self.dropout = check_probability("dropout", dropout)
@@ -117,7 +123,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(self._widths[0], d_model, bias=bias, **place)
         self.q_norm = _norm(qk_norm, self.head_dim, **place)
         self.k_norm = _norm(qk_norm, self.head_dim, **place)
-        self.rotary = _checked_rotary(rotary, self.head_dim)
+        self.rotary = checked_rotary(rotary, self.head_dim)
         self.output_dropout = nn.Dropout(check_probability("output_dropout", output_dropout))
         self.register_load_state_dict_pre_hook(_convert)
         self.reset_parameters()
@@ -296,67 +302,18 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         # Past attribute access, which would compute a parametrised weight.
         weight = self.out_proj._parameters.get("weight")
-        _check_stream("x", x, self.d_model, weight)
+        check_stream("x", x, self.d_model, weight)
         if context is not None:
-            _check_stream("context", context, self.d_context, weight)
-            if context.shape[0] != x.shape[0]:
-                raise ShapeError(
-                    f"x and context must have one batch size; got x={x.shape[0]}, "
-                    f"context={context.shape[0]}. Expand the smaller one."
-                )
+            check_stream("context", context, self.d_context, weight)
         if value is not None:
-            _check_stream("value", value, self.d_value, weight)
-            if context is None or value.shape[:2] != context.shape[:2]:
-                got = None if context is None else tuple(context.shape[:2])
-                raise ShapeError(
-                    f"value must have the context's batch and length; got value="
-                    f"{tuple(value.shape[:2])}, context={got}. Each key needs its value."
-                )
-        if cache is not None and not isinstance(cache, Cache):
-            raise CacheError(
-                f"cache must be one of manyheads.cache; got cache={type(cache).__name__}. Take "
-                f"GrowingCache() for a text, CrossCache() for a context."
-            )
+            check_stream("value", value, self.d_value, weight)
+        check_same_tokens(x, context, value)
+        check_cache(cache)
 
     def extra_repr(self) -> str:
         return (
             f"d_model={self.d_model}, num_heads={self.num_heads}, "
             f"num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
-        )
-
-
-def _check_stream(name: str, x: Tensor, width: int, weight: Tensor | None) -> None:
-    if not isinstance(x, Tensor):
-        raise DTypeError(
-            f"{name} must be a torch.Tensor; got {name}={type(x).__name__}. Convert it with "
-            f"torch.as_tensor."
-        )
-    if x.ndim != 3 or x.shape[2] != width:
-        raise ShapeError(
-            f"{name} must be (batch, length, {width}); got shape {tuple(x.shape)}. Batch comes "
-            f"first; add it with {name}[None] if there is none."
-        )
-    if not x.dtype.is_floating_point:
-        raise DTypeError(
-            f"{name} must be a floating-point tensor; got {name}={x.dtype}. Embed token ids first."
-        )
-    if weight is not None and (x.dtype is not weight.dtype or x.device != weight.device):
-        _check_place(name, x, weight)
-
-
-def _check_place(name: str, x: Tensor, weight: Tensor) -> None:
-    # Weights on the meta device or of other kinds of numbers are someone's who moves them in time.
-    if x.device != weight.device and not weight.is_meta:
-        raise DeviceError(
-            f"{name} must be where the layer is, on {weight.device}; got {name}={x.device}. Move "
-            f"it with .to({str(weight.device)!r})."
-        )
-    ordinary = weight.is_floating_point() and weight.itemsize > 1
-    if x.dtype != weight.dtype and ordinary and not torch.is_autocast_enabled(x.device.type):
-        raise DTypeError(
-            f"{name} must have the layer's dtype, {weight.dtype}; got {name}={x.dtype}. Convert it "
-            f"with .to({weight.dtype}), the layer with .to({x.dtype}), or run under "
-            f"torch.autocast."
         )
 
 
@@ -398,38 +355,6 @@ def _masked_like(value: Tensor, bound: Bound | None) -> Tensor:
     if bound is None or bound.kv.absent is None:
         return value
     return value.masked_fill(bound.kv.absent[:, :, None], 0.0)
-
-
-def _checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    if num_kv_heads is None:
-        return num_heads
-    check_count("num_kv_heads", num_kv_heads)
-    if num_heads % num_kv_heads:
-        raise OptionError(
-            f"num_kv_heads must divide num_heads={num_heads}; got num_kv_heads={num_kv_heads}. "
-            f"These do: {head_counts(num_heads)}."
-        )
-    return num_kv_heads
-
-
-def _checked_head_dim(d_model: int, num_heads: int, head_dim: int | None) -> int:
-    if head_dim is not None:
-        return check_count("head_dim", head_dim)
-    if d_model % num_heads:
-        raise OptionError(
-            f"num_heads must divide d_model={d_model}; got num_heads={num_heads}. These do: "
-            f"{head_counts(d_model)}. Or give head_dim."
-        )
-    return d_model // num_heads
-
-
-def _checked_rotary(rotary: Rotary | None, head_dim: int) -> Rotary | None:
-    if rotary is not None and rotary.head_dim != head_dim:
-        raise OptionError(
-            f"rotary must turn heads of width head_dim={head_dim}; got "
-            f"rotary.head_dim={rotary.head_dim}. Write Rotary({head_dim})."
-        )
-    return rotary
 
 
 def _norm(
