@@ -3,6 +3,8 @@
 A suite is a literal of laws, a law a small function whose first line says what holds.
 """
 
+from manyheads.laws.attention import LAWS as ATTENTION_LAWS
+from manyheads.laws.attention import Convention, check_attention
 from manyheads.laws.backend import LAWS as BACKEND_LAWS
 from manyheads.laws.backend import check_backend
 from manyheads.laws.law import LawBroken, Suite
@@ -12,7 +14,15 @@ from manyheads.laws.mask import check_mask
 SUITES: dict[str, Suite] = {
     "mask": MASK_LAWS,
     "backend": BACKEND_LAWS,
+    "attention": ATTENTION_LAWS,
 }
 """The laws, by what they are held against."""
 
-__all__ = ["SUITES", "LawBroken", "check_backend", "check_mask"]
+__all__ = [
+    "SUITES",
+    "Convention",
+    "LawBroken",
+    "check_attention",
+    "check_backend",
+    "check_mask",
+]
