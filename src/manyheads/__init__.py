@@ -1,11 +1,19 @@
 """Attention for PyTorch that you can trust, see and afford."""
 
+from manyheads.cache import CrossCache, GrowingCache
 from manyheads.functional import (
     attention,
     attention_scores,
     attention_with_lse,
     attention_with_weights,
     explain,
+)
+from manyheads.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    LayerCache,
+    MultiHeadAttention,
 )
 from manyheads.masks import (
     Causal,
@@ -23,6 +31,8 @@ from manyheads.masks import (
     from_key_padding_mask,
     from_sdpa_mask,
 )
+from manyheads.models import Transformer, TransformerConfig
+from manyheads.positions import Learned, Rotary, Sinusoidal
 
 __version__ = "0.1.0"
 
@@ -46,4 +56,16 @@ __all__ = [
     "from_key_padding_mask",
     "from_attn_mask",
     "from_sdpa_mask",
+    "Sinusoidal",
+    "Learned",
+    "Rotary",
+    "MultiHeadAttention",
+    "FeedForward",
+    "EncoderLayer",
+    "DecoderLayer",
+    "Transformer",
+    "TransformerConfig",
+    "GrowingCache",
+    "CrossCache",
+    "LayerCache",
 ]

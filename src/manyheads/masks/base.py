@@ -72,16 +72,16 @@ class Mask:
         return self
 
     def absent(self, shown: bool = False) -> frozenset[str]:
-        """The facts of keys such that a key without one of them is hidden from everyone.
+        """The facts such that a key of which one is true is hidden from everyone.
 
         Args:
-            shown: Ask for the facts such that a key without one is shown to everyone instead,
-                which is what ``~`` turns into hidden.
+            shown: Ask for the facts that show a key to everyone instead, which is what ``~``
+                turns into hidden.
         """
         return frozenset()
 
     def among(self, facts: frozenset[str]) -> "Mask":
-        """What is left of this rule among keys that have all of ``facts``."""
+        """What is left of this rule among keys of which none of ``facts`` is true."""
         return self
 
     def hides_future(self) -> bool:

@@ -25,7 +25,7 @@ class Bound:
         q: What is known of the queries.
         kv: What is known of the keys.
         pairs: Facts of whole pairs, (batch or 1, heads or 1, q_len, kv_len), by name.
-        clean: Whether absent tokens are known to hold zeros, so that nobody zeroes them again.
+        clean: Whether absent tokens are known to hold nothing foreign, so that nobody zeroes them.
         keeps_below: `dense` keeps what it wrote if that has at most so many elements.
     """
 
@@ -82,10 +82,13 @@ class Bound:
             seen = seen & ~self.q.absent[:, None, :, None]
         return seen
 
-    def with_keys(self, kv: Tokens, *, clean: bool) -> "Bound":
-        """This mask over more keys than it was settled for: those of a cache, and the new ones."""
-        rule = simplify(self.rule, self.q, kv)
-        return Bound(rule, self.q, kv, self.pairs, clean, self.keeps_below)
+    def with_keys(self, kv: Tokens) -> "Bound":
+        """This mask over the keys of a cache, of which it described the newest."""
+        return Bound(simplify(self.rule, self.q, kv), self.q, kv, self.pairs, self.clean)
+
+    def cleaned(self) -> "Bound":
+        """This mask for tensors whose absent tokens hold nothing foreign."""
+        return Bound(self.rule, self.q, self.kv, self.pairs, clean=True)
 
 
 _RULES: dict[tuple[object, ...], Bound] = {}
@@ -169,7 +172,7 @@ def settle(
     if hidden:
         rule = rule.among(hidden)
         for name in sorted(hidden):
-            kv = kv.with_absent(~facts.kv_marks[name])
+            kv = kv.with_absent(facts.kv_marks[name])
     if facts.q_marks or facts.kv_marks:
         read = {getattr(part, "fact", None) for part in rule.parts()}
         kv_marks = {name: mark for name, mark in facts.kv_marks.items() if name in read}

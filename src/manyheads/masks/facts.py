@@ -59,6 +59,40 @@ class Tokens:
             return self.position
         return torch.arange(self.position, self.position + self.length, device=self.device)
 
+    def next_position(self) -> int | Tensor:
+        """The position after the last token: an int, or (batch or 1, 1) where rows may differ."""
+        if self.is_run and self.absent is None:
+            return self.position + self.length
+        positions = _two_dim(self.positions())
+        if self.absent is not None:
+            positions = positions.masked_fill(self.absent, -1)
+        if self.length == 0:
+            return positions.new_zeros(positions.shape[0], 1)
+        return positions.amax(dim=1, keepdim=True).clamp(min=-1) + 1
+
+    def follow(self, length: int) -> "Tokens":
+        """The next ``length`` tokens."""
+        first = self.next_position()
+        if isinstance(first, Tensor):
+            first = first + torch.arange(length, device=first.device)
+        return Tokens(length, first, device=self.device)
+
+    def first(self, length: int) -> "Tokens":
+        """The first ``length`` of these tokens."""
+        position = self.position if self.is_run else self.positions()[..., :length]
+        absent = None if self.absent is None else self.absent[:, :length]
+        marks = {name: mark[:, :length] for name, mark in self.marks.items()}
+        return Tokens(length, position, absent, marks, self.device)
+
+    def rows(self, index: Tensor) -> "Tokens":
+        """The tokens of the sequences in ``index``, int (batch,)."""
+        position = self.position
+        if isinstance(position, Tensor) and position.ndim == 2:
+            position = _rows(position, index)
+        absent = None if self.absent is None else _rows(self.absent, index)
+        marks = {name: _rows(mark, index) for name, mark in self.marks.items()}
+        return Tokens(self.length, position, absent, marks, self.device)
+
     def with_absent(self, absent: Tensor | None) -> "Tokens":
         """These tokens, less those in ``absent``, bool (batch or 1, length)."""
         if absent is None:
@@ -93,16 +127,63 @@ class Side:
 
 
 def _spread(fact: Tensor, axis: int) -> Tensor:
-    if fact.ndim == 1:
-        fact = fact[None]
+    fact = _two_dim(fact)
     # (batch or 1, length) -> (batch or 1, 1, length, 1) for queries, (..., 1, 1, length) for keys
     return fact[:, None, :, None] if axis == -2 else fact[:, None, None, :]
 
 
+def join(old: Tokens, new: Tokens) -> Tokens:
+    """The facts of old tokens and of those that follow them, as a cache keeps them.
+
+    Raises:
+        MaskError: If one of the two lacks a fact for which no answer can be assumed.
+    """
+    length = old.length + new.length
+    marks = {}
+    for name in old.marks | new.marks:
+        marks[name] = _cat(_mark(name, old, new), _mark(name, new, old))
+    absent = None
+    if old.absent is not None or new.absent is not None:
+        absent = _cat(*(_nobody(t) if t.absent is None else t.absent for t in (old, new)))
+    position: int | Tensor
+    if old.is_run and new.is_run and new.position == old.position + old.length:
+        position = old.position
+    else:
+        position = _cat(_two_dim(old.positions()), _two_dim(new.positions()))
+    return Tokens(length, position, absent, marks, new.device)
+
+
+def _mark(name: str, tokens: Tokens, other: Tokens) -> Tensor:
+    if name in tokens.marks:
+        return tokens.marks[name]
+    if other.marks[name].dtype == torch.bool:  # what nobody said is not so
+        return _nobody(tokens)
+    raise MaskError(
+        f"a cache must know the {name} of all its tokens or of none; got {tokens.length} tokens "
+        f"without. Add {name.capitalize()}s(...) to the mask of every chunk."
+    )
+
+
+def _nobody(tokens: Tokens) -> Tensor:
+    return torch.zeros(1, tokens.length, dtype=torch.bool, device=tokens.device)
+
+
+def _rows(fact: Tensor, index: Tensor) -> Tensor:
+    return fact if fact.shape[0] == 1 else fact.index_select(0, index)
+
+
+def _two_dim(fact: Tensor) -> Tensor:
+    return fact[None] if fact.ndim == 1 else fact
+
+
+def _cat(old: Tensor, new: Tensor) -> Tensor:
+    batch = max(old.shape[0], new.shape[0])
+    return torch.cat((old.expand(batch, -1), new.expand(batch, -1)), dim=1)
+
+
 def absent_where(position: Tensor) -> Tensor:
     """bool (batch or 1, length): where a position says that there is no token."""
-    absent = position < 0
-    return absent[None] if absent.ndim == 1 else absent
+    return _two_dim(position < 0)
 
 
 class Facts:

@@ -65,7 +65,7 @@ class Padding(Mask):
                     f"lengths={lengths.tolist()}. Count the real tokens of each sequence."
                 )
             keep = torch.arange(facts.kv.length, device=lengths.device) < lengths[:, None]
-        return Kept(facts.keys("keep", self, keep))
+        return Present(facts.keys("padding", self, ~keep))
 
     def __repr__(self) -> str:
         if self.lengths is not None and self.lengths.numel() <= 8:
@@ -75,14 +75,14 @@ class Padding(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Kept(Mask):
-    """The rule of `Padding`: keys whose fact says that they are there are seen."""
+class Present(Mask):
+    """The rule of `Padding`: keys that no fact calls padding are seen."""
 
     fact: str
     reads_positions = False
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
-        return kv[self.fact]
+        return ~kv[self.fact]
 
     def absent(self, shown: bool = False) -> frozenset[str]:
         return frozenset() if shown else frozenset((self.fact,))

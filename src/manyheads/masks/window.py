@@ -85,7 +85,8 @@ class Window(Mask):
         return some, every
 
     def hides_future(self) -> bool:
-        return self.after == 0
+        # Window(1) is the diagonal: whoever joins it with more does not think of causality.
+        return self.after == 0 and self.before != 0
 
     def __repr__(self) -> str:
         if self.before == self.after:

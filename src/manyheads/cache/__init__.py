@@ -1,0 +1,10 @@
+"""Keys and values that are computed once."""
+
+from manyheads.cache.base import Cache, Cached
+from manyheads.cache.cross import CrossCache
+from manyheads.cache.growing import GrowingCache
+
+CACHES: dict[str, type[Cache]] = {"growing": GrowingCache, "cross": CrossCache}
+"""Every cache by its short name."""
+
+__all__ = ["CACHES", "Cache", "Cached", "CrossCache", "GrowingCache"]

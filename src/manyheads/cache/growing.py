@@ -1,0 +1,90 @@
+"""A cache that grows with the text."""
+
+import torch
+from torch import Tensor
+
+from manyheads.cache.base import Cache, Cached, check_match, check_pair, check_rows
+from manyheads.errors import CacheError
+from manyheads.masks import Tokens
+from manyheads.masks.facts import join
+from manyheads.shapes import check_count
+
+
+class GrowingCache(Cache):
+    """Keep every key and value.
+
+    Room is made ahead of need, half as much again each time, so that a step copies one token and
+    not the whole past. Where gradients flow through the keys nothing is written in place.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> layer, cache = mh.MultiHeadAttention(16, 4).eval(), mh.GrowingCache()
+        >>> x = torch.randn(1, 6, 16)
+        >>> whole = layer(x, mask=mh.Causal())
+        >>> parts = [layer(x[:, i : i + 2], mask=mh.Causal(), cache=cache) for i in (0, 2, 4)]
+        >>> torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-6), cache.length
+        (True, 6)
+    """
+
+    def __init__(self) -> None:
+        self._k: Tensor | None = None
+        self._v: Tensor | None = None
+        self._tokens: Tokens | None = None
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self._tokens
+
+    def append(self, k: Tensor, v: Tensor, tokens: Tokens | None = None) -> Cached:
+        tokens = self.follow(k.shape[2], k.device) if tokens is None else tokens
+        check_pair(k, v, tokens)
+        if self._k is None or self._v is None or self._tokens is None:
+            self._k, self._v, self._tokens = k, v, tokens
+            return Cached(k, v, tokens)
+        check_match(self._k, k, "k")
+        check_match(self._v, v, "v")
+        joined, held = join(self._tokens, tokens), self._tokens.length
+        self._k, self._v = _extend(self._k, held, k), _extend(self._v, held, v)
+        self._tokens = joined
+        return Cached(self._k[:, :, : joined.length], self._v[:, :, : joined.length], joined)
+
+    def rollback(self, count: int) -> None:
+        check_count("count", count, least=0)
+        if count > self.length:
+            raise CacheError(
+                f"count must be at most the {self.length} tokens that are held; got "
+                f"count={count}. Roll back less, or take a new cache."
+            )
+        if count and self._k is not None and self._v is not None and self._tokens is not None:
+            self._tokens = self._tokens.first(self.length - count)
+            # Copied at the next append: a view of what was forgotten must not be written over.
+            self._k, self._v = self._k[:, :, : self.length], self._v[:, :, : self.length]
+
+    def reorder(self, index: Tensor) -> None:
+        if self._k is None or self._v is None or self._tokens is None:
+            raise CacheError(
+                "a cache must hold tokens before its rows can be reordered; got an empty one. "
+                "Append first."
+            )
+        index = check_rows(index, self._k.shape[0]).to(self._k.device)
+        self._k = self._k[:, :, : self.length].index_select(0, index)
+        self._v = self._v[:, :, : self.length].index_select(0, index)
+        self._tokens = self._tokens.rows(index)
+
+    def memory_bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self._k, self._v) if x is not None)
+
+
+def _extend(held: Tensor, length: int, new: Tensor) -> Tensor:
+    """``held[:, :, :length]`` followed by ``new``, and perhaps by spare room."""
+    total = length + new.shape[2]
+    if torch.is_grad_enabled() and (held.requires_grad or new.requires_grad):
+        return torch.cat((held[:, :, :length], new), dim=2)
+    if held.requires_grad or held.shape[2] < total:
+        # An ordinary tensor even under inference_mode: the cache may be used outside of it later.
+        with torch.inference_mode(False):
+            room = held.new_empty(*held.shape[:2], total + total // 2, held.shape[3])
+        room[:, :, :length] = held[:, :, :length].detach()
+        held = room
+    held[:, :, length:total] = new.detach()
+    return held

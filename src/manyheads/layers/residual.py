@@ -1,0 +1,52 @@
+"""How a sublayer joins the stream: normalised before it, or after."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.errors import OptionError
+from manyheads.shapes import check_probability
+
+Norm = Literal["post", "pre"]
+
+
+class Residual(nn.Module):
+    """x + f(norm(x)) with "pre"; norm(x + f(x)) with "post", as in the paper of 2017.
+
+    Args:
+        d_model: Width of the stream.
+        norm: Where the normalisation stands.
+        dropout: Share of what the sublayer adds to drop in training.
+        device: Where the weights go.
+        dtype: Of what type they are.
+
+    Source:
+        Vaswani et al. 2017, section 3.1 (arXiv:1706.03762); Xiong et al. 2020 (arXiv:2002.04745).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        norm: Norm = "post",
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if norm not in ("post", "pre"):
+            raise OptionError(
+                f"norm must be 'post' or 'pre'; got norm={norm!r}. 'post' is the paper of 2017; "
+                f"'pre' trains without warm-up."
+            )
+        self.where = norm
+        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+        self.dropout = nn.Dropout(check_probability("dropout", dropout))
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """The stream after a sublayer."""
+        if self.where == "pre":
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
