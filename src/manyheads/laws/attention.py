@@ -28,6 +28,8 @@ class Convention:
             ("strided"), or cannot be fewer ("no").
         scale: What it multiplies scores with; None means ``head_dim ** -0.5``.
         empty: What a query that sees nobody gets: "zero", or the "mean" of all values.
+        hidden: What keys and values may hold that every query is kept from: "anything", NaN and inf
+            too, or numbers ("finite").
         dtype: In which it is tried.
     """
 
@@ -36,6 +38,7 @@ class Convention:
     grouped: Literal["neighbours", "strided", "no"] = "neighbours"
     scale: float | None = None
     empty: Literal["zero", "mean"] = "zero"
+    hidden: Literal["anything", "finite"] = "anything"
     dtype: torch.dtype = torch.float64
 
     def __post_init__(self) -> None:
@@ -44,6 +47,7 @@ class Convention:
             ("mask", self.mask, ("may see", "hidden", "added")),
             ("grouped", self.grouped, ("neighbours", "strided", "no")),
             ("empty", self.empty, ("zero", "mean")),
+            ("hidden", self.hidden, ("anything", "finite")),
             ("dtype", self.dtype, tuple(TOLERANCE)),
         ):
             if value not in allowed:
@@ -157,11 +161,12 @@ def empty_rows_are_what_was_declared(stranger: Stranger) -> None:
 
 
 def hidden_keys_may_hold_anything(stranger: Stranger) -> None:
-    """NaN and inf in keys and values that every query is kept from reach no output or gradient."""
+    """What keys and values hold that every query is kept from reaches no output or gradient."""
     q, k, v = stranger.draw(5, 7)
     seen = Padding(lengths=torch.tensor([4, 6])).dense(5, 7, batch=2)
     right = _answers(stranger, q, k, v, seen)
-    for void in (float("nan"), float("inf")):
+    voids = (50.0,) if stranger.convention.hidden == "finite" else (torch.nan, torch.inf)
+    for void in voids:
         gone = ~seen[:, :, 0, :, None]
         found = _answers(stranger, q, k.masked_fill(gone, void), v.masked_fill(gone, void), seen)
         for name, left, one in zip(("output", "dq", "dk", "dv"), found, right, strict=True):
@@ -197,7 +202,7 @@ def heads_group_as_declared(stranger: Stranger) -> None:
 
 
 def large_scores_stay_finite(stranger: Stranger) -> None:
-    """Scores in the thousands give the value of the best key, not NaN."""
+    """Scores in the thousands give finite numbers, not NaN."""
     q, k, v = stranger.draw(5, 7)
     output = stranger(100 * q, 30 * k, v, None)
     require(bool(output.isfinite().all()), stranger, "scores in the thousands give NaN or inf")
@@ -275,12 +280,12 @@ def _answers(
     function: Function, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None
 ) -> tuple[Tensor, ...]:
     leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
-    output = function(*leaves, seen)
+    output = function(leaves[0], leaves[1], leaves[2], seen)
     if not output.requires_grad:
         raise LawBroken("inputs that require grad", "the output has no gradient")
     draw = torch.Generator().manual_seed(1)
     weight = torch.randn(output.shape, generator=draw, dtype=torch.float64).to(output.dtype)
-    return output, *torch.autograd.grad(output, leaves, weight)
+    return output, *torch.autograd.grad((output,), leaves, (weight,))
 
 
 def _spread(v: Tensor, num_heads: int) -> Tensor:
