@@ -7,6 +7,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import manyheads as mh
 
+# torch's own forward mode warns of its own torch.jit.script.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
 KEEP = torch.tensor([[True, True, False, True], [False, False, False, False]])
 MASKS = {
     "none": None,
