@@ -50,13 +50,15 @@ class TransformerModule(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the sums by the real tokens; clipping comes after."""
         # Of several processes the gradients are averaged, so the counts are too.
-        tokens = self.trainer.strategy.reduce(self._tokens.double(), reduce_op="mean")
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.div_(tokens.clamp(min=1).to(parameter.grad.dtype))
-        self.log("loss", self._total / self._tokens.clamp(min=1), prog_bar=True)
-        self.log("learning_rate", optimizer.param_groups[0]["lr"])
+        tokens = self.trainer.strategy.reduce(self._tokens.double(), reduce_op="mean").clamp(min=1)
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(tokens)
+        # Lightning would write only now and then, and take each step's time to prepare it.
+        if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
+            loss = self._total / self._tokens.clamp(min=1)
+            rate = optimizer.param_groups[0]["lr"]
+            self.log_dict({"loss": loss, "learning_rate": rate})
         self._total, self._tokens = self._total.new_zeros(()), self._tokens.new_zeros(())
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -73,6 +75,7 @@ class TransformerModule(L.LightningModule):
             lr=self.recipe.learning_rate,
             betas=(0.9, 0.98),  # Vaswani et al. 2017, section 5.3
             weight_decay=self.recipe.weight_decay,
+            fused=self.recipe.precision != "16-mixed",  # Lightning unscales before it clips
         )
         factor = WarmupCosine(self.recipe.warmup, self.recipe.steps)
         schedule = LambdaLR(optimizer, factor.__call__)

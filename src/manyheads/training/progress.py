@@ -53,7 +53,7 @@ class StepBar(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        loss = trainer.progress_bar_metrics.get("loss")
+        loss = trainer.callback_metrics.get("loss")
         text = "" if loss is None else f"loss {loss:.4f}"
         self._bar.update(self._row, completed=trainer.global_step, loss=text)
 
