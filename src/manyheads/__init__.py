@@ -31,6 +31,7 @@ from manyheads.masks import (
     from_key_padding_mask,
     from_sdpa_mask,
 )
+from manyheads.models import Transformer, TransformerConfig
 from manyheads.positions import Learned, Rotary, Sinusoidal
 
 __version__ = "0.1.0"
@@ -65,4 +66,6 @@ __all__ = [
     "GrowingCache",
     "CrossCache",
     "LayerCache",
+    "Transformer",
+    "TransformerConfig",
 ]

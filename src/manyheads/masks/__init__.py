@@ -17,6 +17,7 @@ from manyheads.masks.outside import (
     from_sdpa_mask,
 )
 from manyheads.masks.padding import Padding
+from manyheads.masks.parse import parse_mask
 from manyheads.masks.per_head import PerHead
 from manyheads.masks.picture import Description
 from manyheads.masks.prefix import Prefix
@@ -57,5 +58,6 @@ __all__ = [
     "from_attn_mask",
     "from_key_padding_mask",
     "from_sdpa_mask",
+    "parse_mask",
     "settle",
 ]
