@@ -161,6 +161,7 @@ def _trainer(
     progress: Literal["bar", "none"],
 ) -> L.Trainer:
     import lightning as L
+    from lightning.pytorch.callbacks import ProgressBar
 
     from manyheads.training.callbacks import KeepRandomness, SaveAfterCheck, StopWhenRight
     from manyheads.training.progress import progress_bar
@@ -193,7 +194,7 @@ def _trainer(
         plugins=[SafeState()],
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=progress == "bar" and find_spec("rich") is None,
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
     )
 
 
