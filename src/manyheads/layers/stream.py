@@ -43,9 +43,9 @@ def settle_cross(
     x: Tensor,
     context: Tensor | None,
     mask: Mask | Bound | Tensor | None,
-    positions: Positions,
-    context_positions: Positions,
-    held: Tokens | None,
+    positions: Positions = None,
+    context_positions: Positions = None,
+    held: Tokens | None = None,
 ) -> tuple[Tensor, Tensor | None, Bound | None]:
     """Settle a mask for a stream that attends to a context, as `settle_self` does.
 

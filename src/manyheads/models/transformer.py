@@ -13,6 +13,7 @@ from manyheads.errors import DTypeError, OptionError, ShapeError
 from manyheads.layers import DecoderLayer, EncoderLayer, LayerCache
 from manyheads.layers.feed_forward import Activation
 from manyheads.layers.residual import Norm
+from manyheads.layers.stream import settle_cross, settle_self
 from manyheads.masks import Causal, Padding
 from manyheads.positions import Learned, Rotary, Sinusoidal
 from manyheads.shapes import check_count, check_tensor
@@ -205,9 +206,10 @@ class Transformer(nn.Module):
         """Read a source once, for any number of steps of the decoder."""
         _check_ids("source", source, self.config.source_vocab)
         mask = Padding(source != self.config.pad_id)
-        x = self.source_embedding(source)
+        # Settled once for all layers, so that none of them works it out again.
+        x, bound = settle_self(self.source_embedding(source), mask, None, None)
         for layer in self.encoder:
-            x = layer(x, mask=mask, weights_into=weights_into)
+            x = layer(x, mask=bound, weights_into=weights_into)
         return Memory(self.encoder_norm(x), mask)
 
     def decode(
@@ -228,14 +230,16 @@ class Transformer(nn.Module):
         """
         _check_ids("target", target, self.config.target_vocab)
         mask = Causal() & Padding(target != self.config.pad_id)
-        start = caches[0].text.length if caches else 0
-        x = self.target_embedding(target, start)
+        text = caches[0].text if caches else None
+        x = self.target_embedding(target, 0 if text is None else text.length)
+        x, bound = settle_self(x, mask, None, text)
+        x, context, outside = settle_cross(x, memory.context, memory.mask)
         for index, layer in enumerate(self.decoder):
             x = layer(
                 x,
-                memory.context,
-                mask=mask,
-                context_mask=memory.mask,
+                context,
+                mask=bound,
+                context_mask=outside,
                 cache=caches[index] if caches else None,
                 weights_into=weights_into,
             )

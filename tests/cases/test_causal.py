@@ -1,0 +1,105 @@
+"""Nobody sees the future, in whatever pieces a sequence arrives."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from tests.cases.det import det
+from tests.cases.exact import Exact, every_backend, every_dtype, near
+from torch import Tensor
+
+import manyheads as mh
+
+SPLITS = [[7], [3, 1, 2, 1], [2, 5], [1] * 7]
+FULL = [
+    [1.0, 1.625, 0.125, 0.375],
+    [0.28855998945868, 0.70012798629629, 0.089427999472934, 0.12599599631054],
+    [-0.38008103064492, -0.17674989623725, 0.059415881593558, -0.11225298399877],
+    [-0.20194355063637, -0.84345976717862, -0.56806408338463, 0.059319949880605],
+    [-0.71924554473424, -1.3799694419966, -0.51475590543609, -0.16014841382185],
+    [-0.14011863743549, -0.69772521563963, -0.23253430066865, -0.15989302619429],
+    [-0.10248010012168, -1.0411892573246, -0.61902313331115, 0.13349321075571],
+]
+
+
+def whole(batch: int = 1, heads: int = 1, length: int = 7, width: int = 4) -> Exact:
+    """CAUS-02: seven tokens of width 4."""
+    shape = (batch, heads, length, width)
+    allow = np.tri(length, dtype=bool)
+    return Exact(*(det(shape, number) for number in (23, 24, 25, 97)), allow=allow)
+
+
+@every_backend
+@every_dtype
+@pytest.mark.parametrize("shape", [(1, 1, 7, 4), (2, 3, 5, 8), (1, 2, 1, 4), (3, 1, 9, 3)])
+def test_causal_is_honoured_without_any_mask_tensor(
+    shape: tuple[int, ...], dtype: torch.dtype, backend: str
+) -> None:
+    whole(*shape).agrees(dtype, backend, mh.Causal())
+
+
+@every_backend
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_the_first_row_is_the_first_value(length: int, backend: str) -> None:
+    q, k, v = (torch.from_numpy(det((1, 1, length, 4), number)) for number in (23, 24, 25))
+    near(mh.attention(q, k, v, mh.Causal(), backend=backend)[0, 0, 0], [1, 1.625, 0.125, 0.375])
+
+
+def positions_of(kind: str, start: int, end: int) -> dict:
+    """Positions of queries start to end - 1 against keys 0 to end - 1."""
+    match kind:
+        case "none":
+            return {}
+        case "int":
+            return {"q_pos": start, "kv_pos": 0}
+        case "int, far":
+            return {"q_pos": 100_000 + start, "kv_pos": 100_000}
+        case "tensor":
+            return {"q_pos": torch.arange(start, end), "kv_pos": torch.arange(end)}
+        case "tensor for each sequence":
+            return {"q_pos": torch.arange(start, end)[None], "kv_pos": torch.arange(end)[None]}
+    raise AssertionError(kind)
+
+
+@every_backend
+@every_dtype
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("kind", ["none", "int", "int, far", "tensor", "tensor for each sequence"])
+def test_any_split_into_chunks_equals_one_pass(
+    kind: str, split: list[int], dtype: torch.dtype, backend: str
+) -> None:
+    exact = whole()
+    q, k, v = leaves = [
+        torch.tensor(x, dtype=dtype, requires_grad=True) for x in (exact.q, exact.k, exact.v)
+    ]
+    ends = np.cumsum([0, *split]).tolist()
+    chunks: list[Tensor] = [
+        mh.attention(
+            q[:, :, start:end],
+            k[:, :, :end],
+            v[:, :, :end],
+            mh.Causal(),
+            **positions_of(kind, start, end),
+            backend=backend,
+        )
+        for start, end in pairwise(ends)
+    ]
+    output = torch.cat(chunks, dim=2)
+    near(output[0, 0], FULL)
+    output.backward(torch.tensor(exact.upstream, dtype=dtype))
+    for leaf, expected in zip(leaves, exact.gradients, strict=True):
+        near(leaf.grad, expected, share=2)  # chunks round apart and are summed
+
+
+@every_backend
+def test_later_tokens_never_reach_earlier_rows(backend: str) -> None:
+    q, k, v = (torch.from_numpy(det((1, 2, 7, 4), number)) for number in (23, 24, 25))
+    before = mh.attention(q, k, v, mh.Causal(), backend=backend)
+    for token in range(7):
+        k_later, v_later = k.clone(), v.clone()
+        k_later[:, :, token:] += 1.0
+        v_later[:, :, token:] -= 1.0
+        after = mh.attention(q, k_later, v_later, mh.Causal(), backend=backend)
+        assert torch.equal(after[:, :, :token], before[:, :, :token])
+        assert not torch.allclose(after[:, :, token:], before[:, :, token:])
