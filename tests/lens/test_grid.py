@@ -110,7 +110,7 @@ def test_layers_named_with_math_signs_and_scripts_are_drawn_literally(tmp_path):
 def test_a_page_of_very_many_heads_stays_within_what_can_be_drawn():
     page = new_figure(400, 3)
     assert max(page.get_size_inches()) * page.dpi <= 30_000
-    assert new_figure(10, 3).dpi == 150
+    assert new_figure(10, 3).dpi == 200
 
 
 def test_what_it_was_given_is_left_alone():

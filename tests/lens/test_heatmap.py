@@ -90,7 +90,7 @@ def test_with_more_tokens_than_dots_a_sharp_head_stays_sharp():
     shown = figure.axes[0].images[0].get_array()
     assert shown.shape[0] < length
     assert (np.diagonal(shown) == 1).all()
-    assert "largest of 4 x 4" in figure.axes[1].get_ylabel()
+    assert "largest of 3 x 3" in figure.axes[1].get_ylabel()
 
 
 def test_pooling_keeps_the_largest_of_each_block_and_the_rest_at_the_end():
