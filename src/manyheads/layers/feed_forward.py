@@ -63,14 +63,18 @@ class FeedForward(nn.Module):
         self.activation = activation
         place = {"device": device, "dtype": dtype}
         self.up = nn.Linear(d_model, d_hidden, bias=bias, **place)
-        self.gate = nn.Linear(d_model, d_hidden, bias=bias, **place) if activation == "swiglu" else None
+        self.gate = (
+            nn.Linear(d_model, d_hidden, bias=bias, **place) if activation == "swiglu" else None
+        )
         self.down = nn.Linear(d_hidden, d_model, bias=bias, **place)
         self.dropout = nn.Dropout(check_probability("dropout", dropout))
         for linear in self.children():
             if isinstance(linear, nn.Linear):
                 initialise(linear, init)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"]
+    ) -> Float[Tensor, "batch length d_model"]:
         """Each token of x, thought about."""
         bend = ACTIVATIONS[self.activation]
         hidden = bend(self.up(x)) if self.gate is None else bend(self.gate(x)) * self.up(x)

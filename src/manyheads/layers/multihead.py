@@ -176,9 +176,7 @@ class MultiHeadAttention(nn.Module):
         positions: Positions = None,
         context_positions: Positions = None,
         cache: Cache | None = None,
-    ) -> tuple[
-        Float[Tensor, "batch q_len d_model"], Float[Tensor, "batch num_heads q_len kv_len"]
-    ]:
+    ) -> tuple[Float[Tensor, "batch q_len d_model"], Float[Tensor, "batch num_heads q_len kv_len"]]:
         """Do what a call of the layer does, hooks included, and return each head's weights too.
 
         Example:
@@ -201,7 +199,11 @@ class MultiHeadAttention(nn.Module):
         return out, weights[0]
 
     def _self(
-        self, x: Tensor, mask: Mask | Bound | Tensor | None, positions: Positions, cache: Cache | None
+        self,
+        x: Tensor,
+        mask: Mask | Bound | Tensor | None,
+        positions: Positions,
+        cache: Cache | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
         if not self.d_model == self.d_context == self.d_value:
             raise ShapeError(

@@ -225,7 +225,9 @@ def _flatten(mask: Mask) -> tuple[list[Any], Any]:
 def _flatten_with_keys(mask: Mask) -> tuple[list[Any], Any]:
     children, context = _flatten(mask)
     names = [name for name, value in context[1] if value is None]
-    return [(pytree.GetAttrKey(n), child) for n, child in zip(names, children, strict=True)], context
+    return [
+        (pytree.GetAttrKey(n), child) for n, child in zip(names, children, strict=True)
+    ], context
 
 
 def _unflatten(children: Any, context: Any) -> Mask:

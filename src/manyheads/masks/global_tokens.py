@@ -45,7 +45,9 @@ class Global(Mask):
     query_tags: Tensor | None
 
     def __init__(
-        self, positions: "int | tuple[int, ...] | list[int] | Tensor", query_tags: Tensor | None = None
+        self,
+        positions: "int | tuple[int, ...] | list[int] | Tensor",
+        query_tags: Tensor | None = None,
     ) -> None:
         tags = positions if isinstance(positions, Tensor) else None
         for name, tensor in (("positions", tags), ("query_tags", query_tags)):
