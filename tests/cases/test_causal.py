@@ -1,12 +1,11 @@
 """Nobody sees the future, in whatever pieces a sequence arrives."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
 from tests.cases.det import det
 from tests.cases.exact import Exact, every_backend, every_dtype, near
+from tests.cases.layers import chunks
 from torch import Tensor
 
 import manyheads as mh
@@ -73,19 +72,18 @@ def test_any_split_into_chunks_equals_one_pass(
     q, k, v = leaves = [
         torch.tensor(x, dtype=dtype, requires_grad=True) for x in (exact.q, exact.k, exact.v)
     ]
-    ends = np.cumsum([0, *split]).tolist()
-    chunks: list[Tensor] = [
+    rows: list[Tensor] = [
         mh.attention(
-            q[:, :, start:end],
-            k[:, :, :end],
-            v[:, :, :end],
+            q[:, :, chunk],
+            k[:, :, : chunk.stop],
+            v[:, :, : chunk.stop],
             mh.Causal(),
-            **positions_of(kind, start, end),
+            **positions_of(kind, chunk.start, chunk.stop),
             backend=backend,
         )
-        for start, end in pairwise(ends)
+        for chunk in chunks(split)
     ]
-    output = torch.cat(chunks, dim=2)
+    output = torch.cat(rows, dim=2)
     near(output[0, 0], FULL)
     output.backward(torch.tensor(exact.upstream, dtype=dtype))
     for leaf, expected in zip(leaves, exact.gradients, strict=True):
@@ -103,3 +101,45 @@ def test_later_tokens_never_reach_earlier_rows(backend: str) -> None:
         after = mh.attention(q, k_later, v_later, mh.Causal(), backend=backend)
         assert torch.equal(after[:, :, :token], before[:, :, :token])
         assert not torch.allclose(after[:, :, token:], before[:, :, token:])
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@every_backend
+@every_dtype
+def test_a_cache_goes_on_where_it_stopped(
+    dtype: torch.dtype, backend: str, split: list[int]
+) -> None:
+    exact, cache = whole(), mh.GrowingCache()
+    q, k, v = leaves = [
+        torch.tensor(x, dtype=dtype, requires_grad=True) for x in (exact.q, exact.k, exact.v)
+    ]
+    rows = []
+    for chunk in chunks(split):
+        held = cache.append(k[:, :, chunk], v[:, :, chunk])
+        rows.append(mh.attention(q[:, :, chunk], held.k, held.v, mh.Causal(), backend=backend))
+    output = torch.cat(rows, dim=2)
+    near(output[0, 0], FULL)
+    output.backward(torch.tensor(exact.upstream, dtype=dtype))
+    for leaf, expected in zip(leaves, exact.gradients, strict=True):
+        near(leaf.grad, expected, share=2)
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_layer_gives_for_every_split_what_it_gives_at_once(grad: bool, split: list[int]) -> None:
+    layer = mh.MultiHeadAttention(
+        16, 4, num_kv_heads=2, rotary=mh.Rotary(4), qk_norm="rms", dtype=torch.float64
+    )
+    x = torch.randn(2, 7, 16, dtype=torch.float64)
+    with torch.set_grad_enabled(grad):
+        once = layer(x, mask=mh.Causal())
+        cache = mh.GrowingCache()
+        rows = [layer(x[:, chunk], mask=mh.Causal(), cache=cache) for chunk in chunks(split)]
+    near(torch.cat(rows, dim=1), once.detach().numpy())
+    if grad:
+        upstream = torch.randn_like(once)
+        inputs = list(layer.parameters())
+        expected = torch.autograd.grad(once, inputs, upstream)
+        found = torch.autograd.grad(torch.cat(rows, dim=1), inputs, upstream)
+        for got, right in zip(found, expected, strict=True):
+            near(got, right.numpy())

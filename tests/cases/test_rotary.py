@@ -1,16 +1,14 @@
 """Rotary positions: the two layouts, their precision far out, and one count in every chunk."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
 from tests.cases.det import det
 from tests.cases.exact import TOLERANCE, every_dtype, near
+from tests.cases.layers import asking_layer, chunks
 from torch import Tensor
 
 import manyheads as mh
-from manyheads.positions import Rotary
 
 PERMUTATION = [0, 2, 4, 1, 3, 5]
 X = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
@@ -19,7 +17,7 @@ Y = [2.0, -1.0, 0.5, 3.0, -2.0, 1.0]
 
 def turned(x: list[float], position: int, pairs: str, dtype: torch.dtype = torch.float64) -> Tensor:
     features = torch.tensor(x, dtype=dtype)[None, None, None]
-    return Rotary(len(x), pairs=pairs)(features, position)[0, 0, 0]
+    return mh.Rotary(len(x), pairs=pairs)(features, position)[0, 0, 0]
 
 
 @every_dtype
@@ -58,7 +56,7 @@ def test_the_layouts_agree_where_both_sides_are_permuted_and_only_there() -> Non
 def test_a_turn_keeps_the_length_and_the_gradient_turns_back(position: int, pairs: str) -> None:
     near(turned(X, position, pairs).norm(), 9.5393920141695)
     x = torch.tensor(X, dtype=torch.float64)[None, None, None].requires_grad_()
-    rotary = Rotary(6, pairs=pairs)
+    rotary = mh.Rotary(6, pairs=pairs)
     turn = rotary.at(position, like=x)
     upstream = torch.tensor(Y, dtype=torch.float64)[None, None, None]
     (turn(x) * turn(upstream)).sum().backward()
@@ -88,7 +86,7 @@ def far_cosines(rotary: torch.nn.Module, position: int | Tensor, dtype: torch.dt
 def test_far_angles_are_exact_though_the_module_was_cast(
     cast: torch.dtype | None, position: int, dtype: torch.dtype
 ) -> None:
-    rotary = Rotary(128).to(cast)
+    rotary = mh.Rotary(128).to(cast)
     stored = torch.finfo(dtype).eps / 2
     angle = 0.0 if dtype == torch.float64 else position * 2**-23
     exact = torch.tensor(FAR[position][:2], dtype=torch.float64)
@@ -108,7 +106,7 @@ def test_bf16_positions_would_have_been_seen() -> None:
 @pytest.mark.parametrize("start", [0, 257, 15962, 1_000_000])
 def test_a_score_knows_the_distance_alone(start: int, pairs: str, dtype: torch.dtype) -> None:
     q, k = (torch.tensor(det((1, 1, 1, 8), number), dtype=dtype) for number in (41, 42))
-    rotary = Rotary(8, pairs=pairs)
+    rotary = mh.Rotary(8, pairs=pairs)
     score = (rotary(q, start + 5) * rotary(k, start)).sum().double()
     atol = 1e-6 if dtype == torch.float64 else (q.norm() * k.norm() * (start + 5) * 2**-23).item()
     expected = (rotary(q.double(), 5) * rotary(k.double(), 0)).sum()
@@ -129,11 +127,11 @@ def test_the_last_row_of_scores_is_the_same_for_every_split(
     as_tensors: bool, split: list[int], dtype: torch.dtype
 ) -> None:
     q, k = (torch.tensor(det((1, 1, 5, 4), number), dtype=dtype) for number in (43, 44))
-    rotary, keys = Rotary(4), []
-    for start, end in pairwise(np.cumsum([0, *split]).tolist()):
-        positions = torch.arange(start, end) if as_tensors else start
-        keys.append(rotary(k[:, :, start:end], positions))
-        queries = rotary(q[:, :, start:end], positions)
+    rotary, keys = mh.Rotary(4), []
+    for chunk in chunks(split):
+        positions = torch.arange(chunk.start, chunk.stop) if as_tensors else chunk.start
+        keys.append(rotary(k[:, :, chunk], positions))
+        queries = rotary(q[:, :, chunk], positions)
     cached = torch.cat(keys, dim=2)
     scores = mh.attention_scores(queries, cached, cached, mh.Causal(), stage="raw")
     torch.testing.assert_close(
@@ -147,7 +145,7 @@ def test_the_last_row_of_scores_is_the_same_for_every_split(
 
 def test_the_usual_miscounts_give_other_scores() -> None:
     q, k = (torch.from_numpy(det((1, 1, 5, 4), number)) for number in (43, 44))
-    rotary = Rotary(4)
+    rotary = mh.Rotary(4)
 
     def last_row(position: int, positions: list[int]) -> Tensor:
         keys = rotary(k, torch.tensor(positions))
@@ -161,3 +159,30 @@ def test_the_usual_miscounts_give_other_scores() -> None:
         last_row(8, [0, 1, 4, 5, 8]),
         [1.42938884826, -2.020859294962, -1.7715065395641, 0.30985271898192, -0.203125],
     )
+
+
+def softmaxed(scores: list[float]) -> Tensor:
+    return torch.tensor(scores, dtype=torch.float64).softmax(-1)
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_a_layer_with_a_cache_counts_on(split: list[int]) -> None:
+    """ROPE-03: what the last row's weights are, whatever the pieces."""
+    layer, cache = asking_layer(4, rotary=mh.Rotary(4)), mh.GrowingCache()
+    x = torch.from_numpy(np.concatenate((det((1, 5, 4), 43), det((1, 5, 4), 44)), axis=-1))
+    for chunk in chunks(split):
+        _, weights = layer.with_weights(x[:, chunk], mask=mh.Causal(), cache=cache)
+    near(weights[0, 0, -1], softmaxed(RIGHT).numpy())
+    assert cache.positions.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("start", [0, 1000])
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_so_it_does_from_wherever_the_text_begins(split: list[int], start: int) -> None:
+    layer, cache = asking_layer(4, rotary=mh.Rotary(4)), mh.GrowingCache()
+    x = torch.from_numpy(np.concatenate((det((1, 5, 4), 43), det((1, 5, 4), 44)), axis=-1))
+    first, *others = chunks(split)
+    _, weights = layer.with_weights(x[:, first], mask=mh.Causal(), positions=start, cache=cache)
+    for chunk in others:
+        _, weights = layer.with_weights(x[:, chunk], mask=mh.Causal(), cache=cache)
+    near(weights[0, 0, -1], softmaxed(RIGHT).numpy())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.cases.exact import every_dtype, near
 
-from manyheads.positions import Sinusoidal
+import manyheads as mh
 
 WIDTH_5 = [
     [0, 1, 0, 1, 0],
@@ -26,9 +26,9 @@ def test_the_rows_are_those_worked_out_elsewhere(rows: list, dtype: torch.dtype)
     """SIN-01: zeros come back as the encoding, which runs along time in every sequence."""
     width = len(rows[0])
     x = torch.zeros(2, 3, width, dtype=dtype, requires_grad=True)
-    encoded = Sinusoidal(width)(x)
+    encoded = mh.Sinusoidal(width)(x)
     near(encoded, [rows, rows])
-    near(Sinusoidal(width, dtype=dtype).table(torch.arange(3)), rows)
+    near(mh.Sinusoidal(width, dtype=dtype).table(torch.arange(3)), rows)
     upstream = torch.arange(6.0 * width).view(2, 3, width).to(dtype)
     encoded.backward(upstream)
     assert torch.equal(x.grad, upstream)
@@ -36,7 +36,7 @@ def test_the_rows_are_those_worked_out_elsewhere(rows: list, dtype: torch.dtype)
 
 def test_the_exponent_is_not_counted_twice() -> None:
     """Row 1 would begin 0.841, 0.99995: the cosine of another wave than its sine's."""
-    row = Sinusoidal(4)(torch.zeros(1, 2, 4, dtype=torch.float64))[0, 1]
+    row = mh.Sinusoidal(4)(torch.zeros(1, 2, 4, dtype=torch.float64))[0, 1]
     near(row.view(2, 2).square().sum(-1), [1.0, 1.0])
 
 
@@ -52,20 +52,20 @@ def test_every_width_and_length_follows_the_formula(length: int, width: int) -> 
         ]
         for position in range(length)
     ]
-    near(Sinusoidal(width)(torch.zeros(1, length, width, dtype=torch.float64))[0], expected)
+    near(mh.Sinusoidal(width)(torch.zeros(1, length, width, dtype=torch.float64))[0], expected)
 
 
 @every_dtype
 def test_far_positions_are_told_apart_in_every_dtype(dtype: torch.dtype) -> None:
     """A neighbour of ROPE-02: 256 and 257 are one number in bf16, but not one position."""
-    layer = Sinusoidal(8).to(dtype)
+    layer = mh.Sinusoidal(8).to(dtype)
     rows = layer(torch.zeros(1, 2, 8, dtype=dtype), torch.tensor([256, 257]))[0].double()
     assert abs(rows[0, 0] - math.sin(256)) < 2**-7
     assert abs(rows[1, 0] - math.sin(257)) < 2**-7
 
 
 def test_each_sequence_may_stand_elsewhere() -> None:
-    layer = Sinusoidal(5)
+    layer = mh.Sinusoidal(5)
     x = torch.zeros(2, 3, 5, dtype=torch.float64)
     positions = torch.tensor([[0, 1, 2], [7, 8, 9]])
     both = layer(x, positions)

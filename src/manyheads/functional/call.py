@@ -224,8 +224,8 @@ def _finite(name: str, value: float) -> float:
 def _check_positive(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise OptionError(
-            f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for scores "
-            f"without a bound."
+            f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for "
+            f"scores without a bound."
         )
 
 

@@ -1,6 +1,6 @@
 """Multi-head attention: weights around one call of `attention`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         self.init: Init = init
         check_projections(projections, {self.d_model, self.d_context, self.d_value})
 
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         kv_width = self.num_kv_heads * self.head_dim
         self._widths = (num_heads * self.head_dim, kv_width, kv_width)
         if projections == "packed":
@@ -380,5 +380,5 @@ def _norm(
     )
 
 
-def _convert(module: MultiHeadAttention, state: dict, prefix: str, *_: object) -> None:
+def _convert(module: MultiHeadAttention, state: dict[str, Any], prefix: str, *_: object) -> None:
     convert_state(state, prefix, module._widths, module.projections == "packed")

@@ -35,7 +35,7 @@ class Mask:
     """
 
     reads_positions = True
-    """Whether `allows` looks at positions (a rule that does not is never blind for lack of them)."""
+    """Whether `allows` looks at positions; a rule that does not is never blind without them."""
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         """Whether each query may see each key; everything broadcasts.

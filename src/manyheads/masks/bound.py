@@ -53,7 +53,7 @@ class Bound:
             and q.length == kv.length
             and q.is_run
             and kv.is_run
-            and q.position == kv.position
+            and bool(q.position == kv.position)
         )
 
     def dense(self, num_heads: int = 1) -> Tensor:

@@ -140,7 +140,7 @@ def join(old: Tokens, new: Tokens) -> Tokens:
     """
     length = old.length + new.length
     marks = {}
-    for name in old.marks | new.marks:
+    for name in {**old.marks, **new.marks}:
         marks[name] = _cat(_mark(name, old, new), _mark(name, new, old))
     absent = None
     if old.absent is not None or new.absent is not None:

@@ -58,7 +58,7 @@ class Rotary(nn.Module):
         if head_dim % 2:
             raise OptionError(
                 f"head_dim must be even, since features turn in pairs; got head_dim={head_dim}. "
-                f"Choose {head_dim - 1 or 2} or {head_dim + 1}, or rotate a part with rotate()."
+                f"Choose head_dim={head_dim + 1}, or turn a part of the features with rotate()."
             )
         self.head_dim = head_dim
         self.base = float(base)

@@ -126,21 +126,22 @@ def _in_few_passes(x: Tensor, cos: Tensor, sin: Tensor | None = None) -> Tensor:
     if sin is None:
         return _by_complex(x, cos)
     half = x.shape[-1] // 2
-    out = x.unflatten(-1, (2, half)) * cos.unflatten(-1, (2, half))
+    out = x.view(*x.shape[:-1], 2, half) * cos.view(*cos.shape[:-1], 2, half)
     out.select(-2, 0).addcmul_(x[..., half:], sin[..., :half])
     out.select(-2, 1).addcmul_(x[..., :half], sin[..., half:])
-    return out.flatten(-2)
+    return out.reshape(x.shape)
 
 
 def _by_complex(x: Tensor, turns: Tensor) -> Tensor:
     """Neighbours are a complex number, and a rotation is a product: one pass."""
     wide = x.float() if x.element_size() < 4 else x
+    in_pairs = (*x.shape[:-1], x.shape[-1] // 2, 2)
     try:
-        numbers = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+        numbers = torch.view_as_complex(wide.view(in_pairs))
     except RuntimeError:  # A view whose pairs are not adjacent, or start at an odd place.
         wide = wide.clone(memory_format=torch.contiguous_format)
-        numbers = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
-    turned = torch.view_as_real(numbers * turns).flatten(-2)
+        numbers = torch.view_as_complex(wide.view(in_pairs))
+    turned = torch.view_as_real(numbers * turns).reshape(x.shape)
     return turned if wide is x else turned.to(x.dtype)
 
 
@@ -186,9 +187,7 @@ def check_heads(x: Tensor) -> None:
             f"Split the heads first: x.unflatten(-1, (num_heads, -1)).transpose(1, 2)."
         )
     if not x.is_floating_point():
-        raise DTypeError(
-            f"x must be queries or keys of floats; got dtype={x.dtype}. Convert it with x.float()."
-        )
+        raise DTypeError(f"x must be of floats; got x={x.dtype}. Convert it with x.float().")
 
 
 def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -207,7 +206,7 @@ def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         )
     if not 2 <= 2 * cos.shape[-1] <= head_dim:
         raise ShapeError(
-            f"pairs of cos and sin must be 1 to {head_dim // 2} for head_dim={head_dim}; got "
+            f"cos and sin must have 1 to {head_dim // 2} pairs for head_dim={head_dim}; got "
             f"pairs={cos.shape[-1]}. Give one column a pair, not one a feature."
         )
     for name, table in (("cos", cos), ("sin", sin)):
