@@ -25,18 +25,24 @@ CAUSAL = {
     "& (window | global)": mh.Causal() & (mh.Window(3) | mh.Global(0)),
     "& documents": mh.Causal() & mh.Documents(DOCUMENTS),
 }
-OTHERS = {
+BOTH = {
     "window": mh.Window(3),
     "window | global": mh.Window(2) | mh.Global((0, 6)),
     "causal | prefix": mh.Causal() | mh.Prefix(5),
     "padding": mh.Padding(lengths=torch.tensor([9])),
 }
+SPARSE = {
+    "dilated": mh.Dilated(3, step=2),
+    "& strided": mh.Causal() & mh.Strided(4),
+    "& fixed": mh.Causal() & mh.Fixed(4),
+    "& dyadic": mh.Causal() & mh.Dyadic(),
+}
 
 
 def draw_masks(folder: Path) -> None:
-    """Two rows of masks: a row asks, a column is seen where it is dark."""
+    """A page of masks: a row asks, a column is seen where it is dark."""
     labels = [str(place) for place in range(LENGTH)]
-    kinds = {"one direction": CAUSAL, "both directions": OTHERS}
+    kinds = {"one direction": CAUSAL, "both directions": BOTH, "few keys": SPARSE}
     seen = {
         kind: torch.cat([mask.dense(LENGTH)[0] for mask in masks.values()]).float()
         for kind, masks in kinds.items()
