@@ -55,20 +55,20 @@ wheel: $(INSTALLED) $(WHEEL_DEPS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv (once; takes a minute or two)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "manyheads needs Python 3.11 or newer; got $$($(PYTHON) --version 2>&1)." \
-	       "Name another: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
+	  echo "manyheads needs Python 3.11 or newer; got $(PYTHON):" \
+	  "$$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@$(PIP) install -qq --no-compile -c constraints.txt -e '.[all,dev]' || { \
-	  echo "pip could not install what constraints.txt pins; its reason stands above." \
-	       "Mend that and run make again."; exit 1; }
+	@$(PIP) install --no-compile -c constraints.txt -e '.[all,dev]' > .venv/pip.log 2>&1 || { \
+	  tail -n 20 .venv/pip.log; echo "pip could not install what constraints.txt pins: see" \
+	  "above, or all of it in .venv/pip.log. Mend that and run make again."; exit 1; }
 	@touch $@
 
 $(WHEEL_DEPS): pyproject.toml constraints.txt $(INSTALLED)
 	@rm -rf $(CLEAN)
 	@$(PYTHON) -m venv --without-pip $(CLEAN)
-	@$(PIP) --python $(CLEAN)/bin/python install -qq --no-compile -c constraints.txt . || { \
-	  echo "pip could not install the core dependencies; its reason stands above."; exit 1; }
+	@$(PIP) --python $(CLEAN)/bin/python install --no-compile -c constraints.txt . \
+	  > $(CLEAN)/pip.log 2>&1 || { tail -n 20 $(CLEAN)/pip.log; exit 1; }
 	@touch $@
 
 # What make made, .venv too. Results in demo/ and runs/ are yours and stay.

@@ -105,9 +105,10 @@ def check_positions(name: str, positions: Positions, batch: int, length: int) ->
         length: How many tokens each has.
     """
     if isinstance(positions, Tensor):
-        if positions.dtype.is_floating_point or positions.dtype in (torch.bool, torch.complex64):
+        dtype = positions.dtype
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
             raise PositionError(
-                f"{name} must be integers; got {name}={positions.dtype}. Positions count tokens: "
+                f"{name} must be integers; got {name}={dtype}. Positions count tokens: "
                 f"use torch.arange, or .long(). (bf16 cannot tell 256 from 257.)"
             )
         shape = tuple(positions.shape)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from manyheads.errors import DTypeError, MaskError, OptionError, ShapeError
+from manyheads.errors import DeviceError, DTypeError, MaskError, OptionError, ShapeError
 from manyheads.masks import Bound, Mask, bind
 from manyheads.shapes import Positions, check_probability, check_qkv
 
@@ -109,7 +109,8 @@ def prepare(
     """Check the arguments of `attention` and settle them; see there what each means."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_type(q=q, k=k, v=v)
-    if torch.is_autocast_enabled(q.device.type):
+    device = q.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
         q, k, v = _cast(q, k, v)
     check_qkv(q, k, v)
     bound = None
@@ -122,7 +123,7 @@ def prepare(
     if bias is not None:
         bias = _checked_bias(bias, q, k)
     if sink_logits is not None:
-        _check_sink_logits(sink_logits, q.shape[1])
+        _check_sink_logits(sink_logits, q)
     if softcap is not None:
         _check_positive("softcap", softcap)
     if dropout:
@@ -176,6 +177,7 @@ def _checked_bias(bias: Tensor, q: Tensor, k: Tensor) -> Tensor:
             f"bias must be a floating-point tensor; got bias={kind}. It is added to the scores; "
             f"what says who may see whom is a mask=."
         )
+    _check_device("bias", bias, q)
     if bias.ndim == 2:
         bias = bias[None, None]
     whole = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -191,13 +193,23 @@ def _checked_bias(bias: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return bias
 
 
-def _check_sink_logits(sink_logits: Tensor, num_heads: int) -> None:
+def _check_device(name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.device != q.device:
+        raise DeviceError(
+            f"{name} must be on the device of q, k and v, {q.device}; got {name}={tensor.device}. "
+            f"Move it with .to(q.device)."
+        )
+
+
+def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
+    num_heads = q.shape[1]
     if not isinstance(sink_logits, Tensor) or tuple(sink_logits.shape) != (num_heads,):
         got = tuple(sink_logits.shape) if isinstance(sink_logits, Tensor) else sink_logits
         raise ShapeError(
             f"sink_logits must be a tensor ({num_heads},), one logit a query head; got "
             f"{got}. Expand one for all with .expand({num_heads})."
         )
+    _check_device("sink_logits", sink_logits, q)
 
 
 def _finite(name: str, value: float) -> float:
@@ -212,8 +224,8 @@ def _finite(name: str, value: float) -> float:
 def _check_positive(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise OptionError(
-            f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for scores "
-            f"without a bound."
+            f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for "
+            f"scores without a bound."
         )
 
 

@@ -39,7 +39,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
         if mask is None:
             return None, False
         return (None, True) if mask.is_causal else (mask.dense(call.q.shape[1]), False)
-    if bias.dtype not in (torch.float32, call.q.dtype):
+    # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
+    if bias.dtype != torch.float32 or call.q.dtype == torch.float64:
         bias = bias.to(call.q.dtype)
     if mask is not None:
         bias = bias.masked_fill(~mask.dense(call.q.shape[1]), -torch.inf)

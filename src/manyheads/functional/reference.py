@@ -5,6 +5,7 @@ weights, and has derivatives of every order and mode.
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def masked_scores(call: Call) -> Tensor:
     """The scores with their bias; -inf where a query may not see a key."""
     scores = capped_scores(call)
     if call.bias is not None:
-        scores = scores + call.bias
+        scores = scores + call.bias.to(scores.dtype)
     if call.mask is not None:
         scores = scores.masked_fill(~call.mask.dense(call.q.shape[1]), -torch.inf)
     return scores
@@ -58,7 +59,7 @@ def softmax_scores(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _run(call: Call) -> Result:
-    with torch.autocast(call.q.device.type, enabled=False):
+    with _full_precision(call.q.device):
         weights, lse = softmax_scores(call)
         dropped = torch.dropout(weights, call.dropout, True) if call.dropout else weights
         v = _accurate(call.v)
@@ -71,6 +72,12 @@ def _group(queries: Tensor, keys: Tensor) -> Tensor:
     batch, heads, length, width = queries.shape
     group = heads // keys.shape[1]
     return queries.reshape(batch, keys.shape[1], group * length, width)
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[None]:
+    # Tensors on the meta device have no numbers to round, and torch no autocast for them.
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def _accurate(x: Tensor) -> Tensor:

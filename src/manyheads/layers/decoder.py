@@ -1,6 +1,6 @@
 """A layer whose tokens read one another and a context."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,8 @@ from manyheads.masks import Bound, Causal, Mask
 from manyheads.positions import Rotary
 from manyheads.shapes import Positions
 
+CAUSAL = Causal()
+
 
 class LayerCache(NamedTuple):
     """What a decoder layer keeps between steps.
@@ -22,6 +24,13 @@ class LayerCache(NamedTuple):
     Args:
         text: Keys and values of the tokens that were decoded.
         context: Keys and values of the context.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> layer, cache = mh.DecoderLayer(16, 4, 32).eval(), mh.LayerCache.new()
+        >>> out = layer(torch.randn(1, 2, 16), torch.randn(1, 5, 16), cache=cache)
+        >>> cache.text.length, cache.context.length
+        (2, 5)
     """
 
     text: Cache
@@ -84,7 +93,7 @@ class DecoderLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attention = MultiHeadAttention(
             d_model,
             num_heads,
@@ -115,7 +124,7 @@ class DecoderLayer(nn.Module):
         x: Float[Tensor, "batch q_len d_model"],
         context: Float[Tensor, "batch kv_len d_context"] | None = None,
         *,
-        mask: Mask | Bound | Tensor | None = Causal(),
+        mask: Mask | Bound | Tensor | None = CAUSAL,
         context_mask: Mask | Bound | Tensor | None = None,
         positions: Positions = None,
         cache: LayerCache | None = None,
@@ -152,7 +161,7 @@ class DecoderLayer(nn.Module):
         x: Float[Tensor, "batch q_len d_model"],
         context: Float[Tensor, "batch kv_len d_context"] | None = None,
         *,
-        mask: Mask | Bound | Tensor | None = Causal(),
+        mask: Mask | Bound | Tensor | None = CAUSAL,
         context_mask: Mask | Bound | Tensor | None = None,
         positions: Positions = None,
         cache: LayerCache | None = None,

@@ -1,5 +1,7 @@
 """A layer whose tokens read one another."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -61,7 +63,7 @@ class EncoderLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attention = MultiHeadAttention(
             d_model,
             num_heads,

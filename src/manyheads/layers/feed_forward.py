@@ -1,6 +1,7 @@
 """The part of a layer that thinks about each token by itself."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,12 @@ from manyheads.shapes import check_count, check_probability
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "swiglu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+}
 
 
 class FeedForward(nn.Module):
@@ -61,16 +67,20 @@ class FeedForward(nn.Module):
                 f"activation={activation!r}. Choose one."
             )
         self.activation = activation
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.up = nn.Linear(d_model, d_hidden, bias=bias, **place)
-        self.gate = nn.Linear(d_model, d_hidden, bias=bias, **place) if activation == "swiglu" else None
+        self.gate = (
+            nn.Linear(d_model, d_hidden, bias=bias, **place) if activation == "swiglu" else None
+        )
         self.down = nn.Linear(d_hidden, d_model, bias=bias, **place)
         self.dropout = nn.Dropout(check_probability("dropout", dropout))
         for linear in self.children():
             if isinstance(linear, nn.Linear):
                 initialise(linear, init)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"]
+    ) -> Float[Tensor, "batch length d_model"]:
         """Each token of x, thought about."""
         bend = ACTIVATIONS[self.activation]
         hidden = bend(self.up(x)) if self.gate is None else bend(self.gate(x)) * self.up(x)

@@ -1,6 +1,6 @@
 """Multi-head attention: weights around one call of `attention`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         self.init: Init = init
         check_projections(projections, {self.d_model, self.d_context, self.d_value})
 
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         kv_width = self.num_kv_heads * self.head_dim
         self._widths = (num_heads * self.head_dim, kv_width, kv_width)
         if projections == "packed":
@@ -176,9 +176,7 @@ class MultiHeadAttention(nn.Module):
         positions: Positions = None,
         context_positions: Positions = None,
         cache: Cache | None = None,
-    ) -> tuple[
-        Float[Tensor, "batch q_len d_model"], Float[Tensor, "batch num_heads q_len kv_len"]
-    ]:
+    ) -> tuple[Float[Tensor, "batch q_len d_model"], Float[Tensor, "batch num_heads q_len kv_len"]]:
         """Do what a call of the layer does, hooks included, and return each head's weights too.
 
         Example:
@@ -201,7 +199,11 @@ class MultiHeadAttention(nn.Module):
         return out, weights[0]
 
     def _self(
-        self, x: Tensor, mask: Mask | Bound | Tensor | None, positions: Positions, cache: Cache | None
+        self,
+        x: Tensor,
+        mask: Mask | Bound | Tensor | None,
+        positions: Positions,
+        cache: Cache | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
         if not self.d_model == self.d_context == self.d_value:
             raise ShapeError(
@@ -378,5 +380,5 @@ def _norm(
     )
 
 
-def _convert(module: MultiHeadAttention, state: dict, prefix: str, *_: object) -> None:
+def _convert(module: MultiHeadAttention, state: dict[str, Any], prefix: str, *_: object) -> None:
     convert_state(state, prefix, module._widths, module.projections == "packed")

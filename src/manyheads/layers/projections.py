@@ -57,7 +57,9 @@ def check_projections(projections: str, widths: set[int]) -> None:
         )
 
 
-def convert_state(state: dict[str, Any], prefix: str, widths: tuple[int, ...], packed: bool) -> None:
+def convert_state(
+    state: dict[str, Any], prefix: str, widths: tuple[int, ...], packed: bool
+) -> None:
     """Rename and cut or join, in place, the projections in a state dict of another kind.
 
     Understands our two kinds and that of ``torch.nn.MultiheadAttention``.

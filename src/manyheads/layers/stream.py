@@ -72,10 +72,10 @@ def settle_cross(
         assert context is not None
         length = context.shape[1]
         kv = Tokens.given("context_positions", context_positions, batch, length, x.device)
-    q = Tokens.given("positions", positions, batch, q_len, x.device)
-    if positions is None and context_positions is None and kv.is_run:
-        q = Tokens(q_len, kv.position + kv.length - q_len, device=x.device)
     rule = Everyone() if mask is None else as_mask(mask)
+    if positions is None and context_positions is None and kv.is_run and rule.reads_positions:
+        positions = kv.position + kv.length - q_len  # the last of the context, as in `attention`
+    q = Tokens.given("positions", positions, batch, q_len, x.device)
     bound = settle(rule, batch, q, kv, related=False)
     x = _without_absent(x, bound.q)
     if context is not None:

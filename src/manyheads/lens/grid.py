@@ -22,7 +22,7 @@ from manyheads.lens.maps import (
     check_weights,
 )
 from manyheads.lens.page import BAR, EDGE, HEADER, NAME, OWN_BAR, Page, lay_out, size_cells
-from manyheads.lens.paper import FAINT, INK, plain_settings, save, write
+from manyheads.lens.paper import FAINT, plain_settings, save, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +155,7 @@ def _draw_page(
         own_bars=limits == "own",
     )
     if heading:
-        page.text(EDGE, EDGE, heading, fontsize=11, color=INK)
+        page.text(EDGE, EDGE, heading, 11.0)
 
     block = page.tokens_per_dot(len(query_labels), len(key_labels))
     places = {(layers.index(each.layer), heads.index(each.head)): each for each in maps}
@@ -164,12 +164,12 @@ def _draw_page(
         axes = page.box(left, top, page.cells.width, page.cells.height)
         image = paint(axes, replace(each, block=block), limits)
         if headed:
-            page.text(left, top - NAME, label(each.name), fontsize=7.5, color=INK)
+            page.text(left, top - NAME, label(each.name), 7.5)
         if not any((row, before) in places for before in range(column)):
             _label_rows(axes, rows, page)
             if headed:
                 name = label(each.layer, width=80)
-                page.text(left, top - NAME - HEADER, name, fontsize=9, color=INK)
+                page.text(left, top - NAME - HEADER, name, 9.0)
         if not any((below, column) in places for below in range(row + 1, len(layers))):
             _label_columns(axes, columns, page)
         if limits == "own":

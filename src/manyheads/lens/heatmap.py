@@ -126,7 +126,9 @@ def outline(axes: "Axes", marks: Iterable[Pair]) -> None:
     if lines:
         # Not clipped, so that a border on the map's edge is as wide as the others.
         axes.add_collection(
-            LineCollection(lines, colors=MARK, linewidths=1.2, capstyle="projecting", clip_on=False),
+            LineCollection(
+                lines, colors=MARK, linewidths=1.2, capstyle="projecting", clip_on=False
+            ),
             autolim=False,
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyheads.lens.labels import Label
-from manyheads.lens.paper import new_figure, write
+from manyheads.lens.paper import INK, new_figure, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,12 +63,12 @@ def size_cells(q_len: int, kv_len: int, maps_across: int) -> Cells:
 
 def measure(labels: Sequence[Label], font: float) -> list[tuple[float, float]]:
     """Width and height of each label, in inches."""
-    figure = new_figure(1, 1)
+    figure = new_figure(1.0, 1.0)
     sizes = []
     for each in labels:
         text = write(figure.text(0, 0, each.text, fontsize=font), each)
         box = text.get_window_extent()
-        sizes.append((box.width / figure.dpi, box.height / figure.dpi))
+        sizes.append((float(box.width) / figure.dpi, float(box.height) / figure.dpi))
         text.remove()
     return sizes
 
@@ -104,11 +104,11 @@ class Page:
         """The upper left corner of a map."""
         return self.left + column * self.column_step, self.top + row * self.row_step
 
-    def text(self, left: float, top: float, label: Label, **style: object) -> None:
+    def text(self, left: float, top: float, label: Label, font: float) -> None:
         """Write at so many inches from the upper left corner, downwards from there."""
         across, down = self.figure.get_size_inches()
-        style = {"va": "top", **style}
-        write(self.figure.text(left / across, 1 - top / down, label.text, **style), label)
+        place = (left / across, 1 - top / down)
+        write(self.figure.text(*place, label.text, fontsize=font, va="top", color=INK), label)
 
 
 def lay_out(
@@ -148,7 +148,7 @@ def lay_out(
     right = EDGE if own_bars else BAR_ROOM
     width = left + maps_across * column_step + right
     if title:
-        width = max(width, measure([title], 11)[0][0] + 2 * EDGE)
+        width = max(width, measure([title], 11.0)[0][0] + 2 * EDGE)
     return Page(
         figure=new_figure(width, top + body + EDGE),
         cells=cells,

@@ -35,7 +35,7 @@ class Mask:
     """
 
     reads_positions = True
-    """Whether `allows` looks at positions (a rule that does not is never blind for lack of them)."""
+    """Whether `allows` looks at positions; a rule that does not is never blind without them."""
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         """Whether each query may see each key; everything broadcasts.
@@ -71,12 +71,18 @@ class Mask:
         """This mask as a rule without tensors; its tensors are handed to ``facts``."""
         return self
 
-    def split_absent(self) -> tuple[str | None, "Mask"]:
-        """The name of a fact that says which keys are absent, and the rule that is left without it.
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        """The facts such that a key of which one is true is hidden from everyone.
 
-        Only for a mask that hides absent keys from everyone, whatever the rest of it allows.
+        Args:
+            shown: Ask for the facts that show a key to everyone instead, which is what ``~``
+                turns into hidden.
         """
-        return None, self
+        return frozenset()
+
+    def among(self, facts: frozenset[str]) -> "Mask":
+        """What is left of this rule among keys of which none of ``facts`` is true."""
+        return self
 
     def hides_future(self) -> bool:
         """Whether this mask surely never lets a query see a later key."""
@@ -138,8 +144,11 @@ class Mask:
         return [leaf for leaf in pytree.tree_leaves(self) if isinstance(leaf, Tensor)]
 
     def to(self, *args: Any, **kwargs: Any) -> "Mask":
-        """This mask with its tensors moved; takes what ``Tensor.to`` takes, dtypes aside."""
-        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)
+        """This mask with its tensors moved; takes what ``Module.to`` takes, and leaves dtypes."""
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        return pytree.tree_map_only(
+            Tensor, lambda tensor: tensor.to(device, non_blocking=non_blocking), self
+        )
 
     def dense(
         self,
@@ -216,7 +225,9 @@ def _flatten(mask: Mask) -> tuple[list[Any], Any]:
 def _flatten_with_keys(mask: Mask) -> tuple[list[Any], Any]:
     children, context = _flatten(mask)
     names = [name for name, value in context[1] if value is None]
-    return [(pytree.GetAttrKey(n), child) for n, child in zip(names, children, strict=True)], context
+    return [
+        (pytree.GetAttrKey(n), child) for n, child in zip(names, children, strict=True)
+    ], context
 
 
 def _unflatten(children: Any, context: Any) -> Mask:
@@ -267,12 +278,12 @@ class And(Mask):
     def settle(self, facts: Facts) -> Mask:
         return And(self.left.settle(facts), self.right.settle(facts))
 
-    def split_absent(self) -> tuple[str | None, Mask]:
-        name, left = self.left.split_absent()
-        if name is not None:
-            return name, both(left, self.right)
-        name, right = self.right.split_absent()
-        return name, both(self.left, right) if name is not None else self
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        left, right = self.left.absent(shown), self.right.absent(shown)
+        return left & right if shown else left | right
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return both(self.left.among(facts), self.right.among(facts))
 
     def hides_future(self) -> bool:
         return self.left.hides_future() or self.right.hides_future()
@@ -305,6 +316,13 @@ class Or(Mask):
     def settle(self, facts: Facts) -> Mask:
         return Or(self.left.settle(facts), self.right.settle(facts))
 
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        left, right = self.left.absent(shown), self.right.absent(shown)
+        return left | right if shown else left & right
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return Or(self.left.among(facts), self.right.among(facts))
+
     def hides_future(self) -> bool:
         return self.left.hides_future() and self.right.hides_future()
 
@@ -333,6 +351,12 @@ class Not(Mask):
 
     def settle(self, facts: Facts) -> Mask:
         return Not(self.mask.settle(facts))
+
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        return self.mask.absent(not shown)
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return Not(self.mask.among(facts))
 
     def __repr__(self) -> str:
         return f"~{_inner(self.mask, (And, Or))}"

@@ -53,7 +53,7 @@ class Bound:
             and q.length == kv.length
             and q.is_run
             and kv.is_run
-            and q.position == kv.position
+            and bool(q.position == kv.position)
         )
 
     def dense(self, num_heads: int = 1) -> Tensor:
@@ -132,8 +132,9 @@ def bind(
     if keeps and key in _RULES:
         return _RULES[key]
     bound = settle(rule, batch, *_aligned(rule, batch, q_len, kv_len, device), related=True)
-    if keeps and not rule.tensors():
-        # Only rules are keys: a mask with tensors equals itself alone, and would never be met again.
+    if keeps and bound.q.is_run and not rule.tensors():
+        # Only rules are keys: a mask with tensors equals itself alone, and is never met again. And
+        # no tensor is kept: made as a fake or under inference_mode, it would not outlive its call.
         if len(_RULES) >= _RULES_KEPT:
             _RULES.clear()
         _RULES[key] = bound = Bound(bound.rule, bound.q, bound.kv, keeps_below=_DENSE_KEPT)
@@ -164,12 +165,14 @@ def settle(
         related: Whether the queries are the last of those keys, as in self-attention.
         kv_total: How many keys the call has, those of a cache included; None means no cache.
     """
-    facts = Facts(batch, q, kv, kv_total=kv.length if kv_total is None else kv_total, related=related)
+    total = kv.length if kv_total is None else kv_total
+    facts = Facts(batch, q, kv, kv_total=total, related=related)
     rule = mask.settle(facts)
-    name, rest = rule.split_absent()
-    while name is not None:
-        rule, kv = rest, kv.with_absent(facts.kv_marks[name])
-        name, rest = rule.split_absent()
+    hidden = rule.absent()
+    if hidden:
+        rule = rule.among(hidden)
+        for name in sorted(hidden):
+            kv = kv.with_absent(facts.kv_marks[name])
     if facts.q_marks or facts.kv_marks:
         read = {getattr(part, "fact", None) for part in rule.parts()}
         kv_marks = {name: mark for name, mark in facts.kv_marks.items() if name in read}
@@ -183,6 +186,8 @@ def simplify(rule: Mask, q: Tokens, kv: Tokens) -> Mask:
     """Leave out the parts of a rule that, on these runs of positions, surely hide nothing."""
     if isinstance(q.position, Tensor) or isinstance(kv.position, Tensor):
         return rule
+    if torch.compiler.is_exporting():
+        return rule  # the program will serve every length, so nothing in it may hang on this one
     if not (q.length and kv.length):
         return rule
     return _simplify(

@@ -10,7 +10,6 @@ from manyheads.errors import MaskError
 from manyheads.shapes import Positions, check_positions
 
 
-
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """What is known of the tokens on one side of a call.
@@ -41,7 +40,8 @@ class Tokens:
             return cls(length, 0, device=device)
         position = check_positions(name, positions, batch, length)
         if isinstance(position, Tensor):
-            position = position.to(device=device)
+            # The narrow and the unsigned would wrap where rules subtract them.
+            position = position.to(device=device, dtype=torch.int64)
             return cls(length, position, absent_where(position), device=device)
         if position < 0:
             position = torch.arange(position, position + length, device=device)
@@ -140,7 +140,7 @@ def join(old: Tokens, new: Tokens) -> Tokens:
     """
     length = old.length + new.length
     marks = {}
-    for name in old.marks | new.marks:
+    for name in {**old.marks, **new.marks}:
         marks[name] = _cat(_mark(name, old, new), _mark(name, new, old))
     absent = None
     if old.absent is not None or new.absent is not None:

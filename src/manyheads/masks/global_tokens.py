@@ -32,11 +32,12 @@ class Global(Mask):
 
     Example:
         >>> import manyheads as mh
-        >>> print((mh.Window(1) | mh.Global(0)).draw(4))
-        ████
-        ██··
-        █·█·
-        █··█
+        >>> print((mh.Window(2) | mh.Global(0)).draw(5))
+        █████
+        ███··
+        ████·
+        █·███
+        █··██
     """
 
     positions: tuple[int, ...]
@@ -44,7 +45,9 @@ class Global(Mask):
     query_tags: Tensor | None
 
     def __init__(
-        self, positions: "int | tuple[int, ...] | list[int] | Tensor", query_tags: Tensor | None = None
+        self,
+        positions: "int | tuple[int, ...] | list[int] | Tensor",
+        query_tags: Tensor | None = None,
     ) -> None:
         tags = positions if isinstance(positions, Tensor) else None
         for name, tensor in (("positions", tags), ("query_tags", query_tags)):
@@ -82,6 +85,8 @@ class Global(Mask):
     def bounds(
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
     ) -> tuple[bool, bool]:
+        if self.tags is not None:
+            return True, False
         queries = sum(q_lo <= place <= q_hi for place in self.positions)
         keys = sum(kv_lo <= place <= kv_hi for place in self.positions)
         every = queries == q_hi - q_lo + 1 or keys == kv_hi - kv_lo + 1

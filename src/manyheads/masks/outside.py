@@ -75,6 +75,12 @@ def from_sdpa_mask(attn_mask: Tensor) -> Mask:
     Raises:
         DTypeError: If it is not bool; floats are added to the scores there, so they are a
             ``bias=`` here.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> print(mh.from_sdpa_mask(torch.ones(2, 3, dtype=torch.bool).tril(1)).draw(2, 3))
+        ██·
+        ███
     """
     return Dense(attn_mask)
 

@@ -84,8 +84,11 @@ class Present(Mask):
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         return ~kv[self.fact]
 
-    def split_absent(self) -> tuple[str | None, Mask]:
-        return self.fact, Everyone()
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        return frozenset() if shown else frozenset((self.fact,))
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return Everyone() if self.fact in facts else self
 
 
 def _check_keep(keep: Tensor) -> None:

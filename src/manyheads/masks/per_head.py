@@ -60,6 +60,12 @@ class PerHead(Mask):
     def settle(self, facts: Facts) -> Mask:
         return PerHead(tuple(mask.settle(facts) for mask in self.masks))
 
+    def absent(self, shown: bool = False) -> frozenset[str]:
+        return frozenset.intersection(*(mask.absent(shown) for mask in self.masks))
+
+    def among(self, facts: frozenset[str]) -> Mask:
+        return PerHead(tuple(mask.among(facts) for mask in self.masks))
+
     def hides_future(self) -> bool:
         return all(mask.hides_future() for mask in self.masks)
 

@@ -55,6 +55,11 @@ class Prefix(Mask):
         positions = facts.kv.positions()
         positions = positions[None] if positions.ndim == 1 else positions
         lengths = self.length.to(positions.device)[:, None]
+        if lengths.shape[0] not in (1, facts.batch):
+            raise MaskError(
+                f"length must be an int or int (batch,) = ({facts.batch},); got shape "
+                f"{tuple(self.length.shape)}. Give each sequence's number of prefix tokens."
+            )
         return InPrefix(facts.keys("prefix", self, positions < lengths))
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:

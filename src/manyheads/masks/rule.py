@@ -53,7 +53,8 @@ class Rule(Mask):
                 f"with ==, < and the like, and join conditions with & and |."
             )
         whole = torch.broadcast_shapes(head.shape, q.position.shape, kv.position.shape)
-        if torch.broadcast_shapes(seen.shape, whole) != whole:
+        sizes = zip(reversed(seen.shape), reversed(whole), strict=False)
+        if seen.ndim > 4 or any(size not in (1, full) for size, full in sizes):
             raise MaskError(
                 f"a rule must return what broadcasts to {tuple(whole)}; {self.name} returned shape "
                 f"{tuple(seen.shape)}. Combine its arguments by arithmetic alone."

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -42,6 +42,14 @@ class TransformerConfig:
         pad_id: The token that stands for no token.
         bos_id: The token that every target begins with.
         eos_id: The token that every target ends with.
+
+    Raises:
+        OptionError: If a number is out of range, or two do not go together.
+
+    Example:
+        >>> import manyheads as mh
+        >>> mh.TransformerConfig(source_vocab=8000, target_vocab=8000).d_model
+        512
     """
 
     source_vocab: int
@@ -93,7 +101,9 @@ class TransformerConfig:
 class Embedding(nn.Module):
     """Tokens as vectors times sqrt(d_model), and where they stand."""
 
-    def __init__(self, tokens: nn.Embedding, config: TransformerConfig, place: dict) -> None:
+    def __init__(
+        self, tokens: nn.Embedding, config: TransformerConfig, place: dict[str, Any]
+    ) -> None:
         super().__init__()
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model)
@@ -155,7 +165,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         source = nn.Embedding(config.source_vocab, config.d_model, **place)
         target = source
         if config.tied != "all":
@@ -164,7 +174,7 @@ class Transformer(nn.Module):
             nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
         self.source_embedding = Embedding(source, config, place)
         self.target_embedding = Embedding(target, config, place)
-        options = {
+        options: dict[str, Any] = {
             "num_kv_heads": config.num_kv_heads,
             "dropout": config.dropout,
             "norm": config.norm,

@@ -2,6 +2,6 @@
 
 from manyheads.positions.learned import Learned as Learned
 from manyheads.positions.rotary import Rotary as Rotary
-from manyheads.positions.rotary import Turn as Turn
 from manyheads.positions.rotation import rotate as rotate
 from manyheads.positions.sinusoidal import Sinusoidal as Sinusoidal
+from manyheads.positions.turn import Turn as Turn

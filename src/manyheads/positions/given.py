@@ -1,80 +1,64 @@
-"""What callers give: the stream, and where its tokens stand."""
+"""What callers give: a stream, the positions of its tokens, and how they call."""
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.errors import DeviceError, DTypeError, OptionError, PositionError, ShapeError
-
-Positions = int | Tensor | None
-"""None (0, 1, 2, ...), the first position of a run, or integers (length,) or (batch, length)."""
+from manyheads.errors import DeviceError, DTypeError, ShapeError
+from manyheads.shapes import Positions, check_positions, check_tensor
 
 
-def check_positions(positions: Positions, *, batch: int, length: int, device: torch.device) -> None:
-    """Refuse positions that cannot be those of ``batch`` rows of ``length`` tokens."""
-    if positions is None or (isinstance(positions, int) and not isinstance(positions, bool)):
-        return
-    check_integers(positions)
-    if positions.shape not in ((length,), (batch, length), (1, length)):
-        raise PositionError(
-            f"positions must be (length,)=({length},) or (batch, length)=({batch}, {length}); got "
-            f"shape={tuple(positions.shape)}. Give one number a token; an int starts a run."
-        )
-    if positions.device != device:
-        raise DeviceError(
-            f"positions must be where x is, on {device}; got device={positions.device}. "
-            f"Move them first, with positions.to({str(device)!r})."
-        )
-
-
-def check_integers(positions: Tensor) -> None:
-    """Refuse a tensor that does not count tokens."""
-    if not isinstance(positions, Tensor):
-        raise DTypeError(
-            f"positions must be None, an int or an integer tensor; got "
-            f"type={type(positions).__name__}. For one number a token, wrap them in torch.tensor."
-        )
-    if positions.dtype == torch.bool or positions.is_floating_point() or positions.is_complex():
-        raise DTypeError(
-            f"positions must be integers, counted in tokens; got dtype={positions.dtype}. "
-            f"Use positions.long(), or keep.cumsum(-1) - 1 for a mask of real tokens on the right."
-        )
-
-
-def as_tensor(
-    positions: Positions, *, length: int, device: torch.device
-) -> Int[Tensor, " length"] | Int[Tensor, "batch length"]:
-    """One number a token, whatever was given; below 0 means that there is no token."""
-    if isinstance(positions, Tensor):
-        return positions
-    start = 0 if positions is None else positions
-    return torch.arange(start, start + length, device=device)
-
-
-def check_stream(x: Tensor, d_model: int) -> None:
+def check_stream(x: Float[Tensor, "batch length d_model"], d_model: int) -> None:
     """Refuse what is not a stream of floats of this width."""
     if x.ndim != 3 or x.shape[-1] != d_model:
         raise ShapeError(
-            f"x must be (batch, length, d_model={d_model}); got shape={tuple(x.shape)}. "
-            f"Add a batch axis with x.unsqueeze(0), or build the module for the width of x."
+            f"x must be (batch, length, d_model) with d_model={d_model}; got "
+            f"shape={tuple(x.shape)}. Add a batch axis with x.unsqueeze(0), or build the module "
+            f"for the width of x."
         )
     if not x.is_floating_point():
-        raise DTypeError(
-            f"x must be a stream of floats; got dtype={x.dtype}. Embed the token ids first."
+        raise DTypeError(f"x must be of floats; got x={x.dtype}. Embed the token ids first.")
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Refuse a tensor that lives elsewhere than ``x``."""
+    if tensor.device != device:
+        raise DeviceError(
+            f"{name} must be where x is, on {device}; got {name}={tensor.device}. "
+            f"Move it first, with {name}.to(x.device)."
         )
 
 
-def check_width(name: str, width: int) -> None:
-    """Refuse a size that is not a count."""
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise OptionError(
-            f"{name} must be an integer of at least 1; got {name}={width!r}. "
-            f"Give a count, of features or of tokens."
-        )
+def read_positions(
+    positions: Positions, *, batch: int, length: int, device: torch.device
+) -> int | Tensor:
+    """The first position of a run, or one number a token; refused if they do not fit the tokens."""
+    if positions is None:
+        return 0
+    given = check_positions("positions", positions, batch, length)
+    if isinstance(given, Tensor):
+        check_device("positions", given, device)
+    return given
+
+
+def check_table_positions(positions: Tensor) -> None:
+    """Refuse what is not (length,) or (batch, length) integers."""
+    shape = check_tensor("positions", positions).shape
+    batch, length = shape if len(shape) == 2 else (1, shape.numel())
+    check_positions("positions", positions, batch, length)
+
+
+def as_tensor(
+    positions: int | Tensor, *, length: int, device: torch.device
+) -> Int[Tensor, " length"] | Int[Tensor, "batch length"]:
+    """One number a token; below 0 means that there is no token."""
+    if isinstance(positions, Tensor):
+        return positions
+    return torch.arange(positions, positions + length, device=device)
 
 
 def is_plain_call(x: Tensor) -> bool:
-    """Whether this is ordinary eager code: nobody traces, maps or fakes the tensors.
+    """Whether this is ordinary eager code: nobody traces, maps, fakes or counts.
 
     Only then may values be read, results be kept for the next call, and memory be reinterpreted.
     """

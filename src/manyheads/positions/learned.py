@@ -7,13 +7,13 @@ from torch.nn import functional as F
 
 from manyheads.errors import PositionError
 from manyheads.positions.given import (
-    Positions,
-    check_integers,
-    check_positions,
+    as_tensor,
     check_stream,
-    check_width,
+    check_table_positions,
     is_plain_call,
+    read_positions,
 )
+from manyheads.shapes import Positions, check_count
 
 
 class Learned(nn.Module):
@@ -49,8 +49,8 @@ class Learned(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_width("max_length", max_length)
-        check_width("d_model", d_model)
+        check_count("max_length", max_length)
+        check_count("d_model", d_model)
         self.max_length = max_length
         self.d_model = d_model
         self.weight = nn.Parameter(torch.empty(max_length, d_model, device=device, dtype=dtype))
@@ -72,23 +72,21 @@ class Learned(nn.Module):
 
         Raises:
             ShapeError: If ``x`` is not (batch, length, d_model).
-            DTypeError: If ``x`` is not of floats or ``positions`` not of integers.
-            PositionError: If the positions are not one a token, or pass the table.
+            DTypeError: If ``x`` is not of floats.
+            PositionError: If the positions are not integers, one a token, or pass the table.
         """
         check_stream(x, self.d_model)
-        check_positions(positions, batch=x.shape[0], length=x.shape[1], device=x.device)
-        if isinstance(positions, Tensor):
-            return x + self.table(positions).to(x.dtype)
-        start, length = positions or 0, x.shape[1]
-        self._check_reach(start + length - 1)
-        if start < 0:
-            return x + self.table(torch.arange(start, start + length, device=x.device)).to(x.dtype)
+        batch, length, _ = x.shape
+        given = read_positions(positions, batch=batch, length=length, device=x.device)
+        if isinstance(given, Tensor) or given < 0:
+            return x + self.table(as_tensor(given, length=length, device=x.device)).to(x.dtype)
         # A run is a slice, which needs no gather, forward or backward.
-        return x + self.weight[start : start + length].to(x.dtype)
+        self._check_reach(given + length - 1)
+        return x + self.weight[given : given + length].to(x.dtype)
 
     def table(self, positions: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens d_model"]:
         """The vectors alone, of positions of any shape; zeros where there is no token."""
-        check_integers(positions)
+        check_table_positions(positions)
         # Values are read on the CPU only: elsewhere the question would stall the device.
         if positions.is_cpu and positions.numel() and is_plain_call(positions):
             self._check_reach(int(positions.max()))
@@ -98,7 +96,7 @@ class Learned(nn.Module):
     def _check_reach(self, last: int) -> None:
         if last >= self.max_length:
             raise PositionError(
-                f"positions must stay below max_length={self.max_length}; got position={last}. "
+                f"positions must stay below max_length={self.max_length}; got positions={last}. "
                 f"Build a longer table, shorten the input, or use Sinusoidal, which has no end."
             )
 

@@ -1,19 +1,19 @@
 """Turn pairs of features by given angles: the arithmetic of rotary, and its fast paths."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
-from manyheads.positions.given import is_plain_call
+from manyheads.errors import DTypeError, OptionError, ShapeError
+from manyheads.positions.given import check_device, is_plain_call
 
 Pairs = Literal["halves", "interleaved"]
 PAIRS: tuple[Pairs, ...] = ("halves", "interleaved")
 
-Spread = tuple[Tensor, ...]
-"""Cosines and sines laid out as the fast paths read them; see ``spread``."""
+Layout = tuple[Tensor, ...]
+"""Cosines and sines as the fast paths read them; see ``lay_out``."""
 
 _LARGE = 2**20
 """Bytes from which a pass over memory costs more than the call of an autograd.Function."""
@@ -65,7 +65,7 @@ def rotate(
     check_heads(x)
     check_tables(x, cos, sin)
     if is_plain_call(x) and not (cos.requires_grad or sin.requires_grad):
-        return turn(x, spread(cos, sin, pairs=pairs, dtype=x.dtype))
+        return rotate_by_layout(x, lay_out(cos, sin, pairs=pairs, dtype=x.dtype))
     return rotate_by_formula(x, cos, sin, pairs=pairs)
 
 
@@ -86,8 +86,8 @@ def rotate_by_formula(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: Pairs) -> T
     return torch.cat((turned.to(x.dtype), rest), dim=-1) if rest.shape[-1] else turned.to(x.dtype)
 
 
-def spread(cos: Tensor, sin: Tensor, *, pairs: Pairs, dtype: torch.dtype) -> Spread:
-    """Lay tables out for ``turn`` of features of ``dtype``.
+def lay_out(cos: Tensor, sin: Tensor, *, pairs: Pairs, dtype: torch.dtype) -> Layout:
+    """Lay tables out for features of ``dtype``.
 
     Halves read cosines and signed sines as wide as the features, in their dtype; interleaved pairs
     read complex numbers, in float32 for anything shorter.
@@ -101,70 +101,73 @@ def spread(cos: Tensor, sin: Tensor, *, pairs: Pairs, dtype: torch.dtype) -> Spr
     return (torch.complex(cos.to(dtype), sin.to(dtype)),)
 
 
-def turn(x: Tensor, tables: Spread) -> Tensor:
-    """Turn by tables from ``spread``, in eager code, on the path that was measured the fastest."""
-    width = tables[0].shape[-1] * (1 if len(tables) == 2 else 2)
+def rotate_by_layout(x: Tensor, layout: Layout) -> Tensor:
+    """The form for eager code, on the path that was measured the fastest."""
+    width = layout[0].shape[-1] * (1 if len(layout) == 2 else 2)
     if width < x.shape[-1]:
-        return torch.cat((turn(x[..., :width], tables), x[..., width:]), dim=-1)
+        return torch.cat((rotate_by_layout(x[..., :width], layout), x[..., width:]), dim=-1)
     if x.nbytes < _LARGE:
-        return _turn_small(x, *tables)
+        return _in_few_calls(x, *layout)
     if x.requires_grad and torch.is_grad_enabled():
-        return _Turn.apply(x, *tables)
-    return _turn_large(x, *tables)
+        return _Rotation.apply(x, *layout)
+    return _in_few_passes(x, *layout)
 
 
-def _turn_small(x: Tensor, cos: Tensor, sin: Tensor | None = None) -> Tensor:
+def _in_few_calls(x: Tensor, cos: Tensor, sin: Tensor | None = None) -> Tensor:
     """Few kernels, each of which autograd can follow."""
     if sin is None:
-        return _turn_complex(x, cos)
+        return _by_complex(x, cos)
     a, b = x.chunk(2, dim=-1)
     return torch.addcmul(x * cos, torch.cat((b, a), dim=-1), sin)
 
 
-def _turn_large(x: Tensor, cos: Tensor, sin: Tensor | None = None) -> Tensor:
+def _in_few_passes(x: Tensor, cos: Tensor, sin: Tensor | None = None) -> Tensor:
     """Few passes over memory, and no second tensor of the size of ``x``."""
     if sin is None:
-        return _turn_complex(x, cos)
+        return _by_complex(x, cos)
     half = x.shape[-1] // 2
-    out = x.unflatten(-1, (2, half)) * cos.unflatten(-1, (2, half))
+    out = x.view(*x.shape[:-1], 2, half) * cos.view(*cos.shape[:-1], 2, half)
     out.select(-2, 0).addcmul_(x[..., half:], sin[..., :half])
     out.select(-2, 1).addcmul_(x[..., :half], sin[..., half:])
-    return out.flatten(-2)
+    return out.reshape(x.shape)
 
 
-def _turn_complex(x: Tensor, turns: Tensor) -> Tensor:
+def _by_complex(x: Tensor, turns: Tensor) -> Tensor:
     """Neighbours are a complex number, and a rotation is a product: one pass."""
     wide = x.float() if x.element_size() < 4 else x
+    in_pairs = (*x.shape[:-1], x.shape[-1] // 2, 2)
     try:
-        numbers = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+        numbers = torch.view_as_complex(wide.view(in_pairs))
     except RuntimeError:  # A view whose pairs are not adjacent, or start at an odd place.
         wide = wide.clone(memory_format=torch.contiguous_format)
-        numbers = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
-    turned = torch.view_as_real(numbers * turns).flatten(-2)
+        numbers = torch.view_as_complex(wide.view(in_pairs))
+    turned = torch.view_as_real(numbers * turns).reshape(x.shape)
     return turned if wide is x else turned.to(x.dtype)
 
 
-class _Turn(torch.autograd.Function):
+class _Rotation(torch.autograd.Function):
     """A rotation, whose gradient is the rotation back: nothing of ``x`` is kept for it."""
 
     @staticmethod
     def forward(x: Tensor, *tables: Tensor) -> Tensor:
-        return _turn_large(x, *tables)
+        return _in_few_passes(x, *tables)
 
     @staticmethod
-    def setup_context(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[1:])
         ctx.save_for_forward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tables = ctx.saved_tensors
         back = (tables[0], -tables[1]) if len(tables) == 2 else (tables[0].conj(),)
-        return _Turn.apply(grad, *back), *(None for _ in tables)
+        # Whoever maps over backward needs calls that map; vmap has no rule for those in place.
+        turn_back = _Rotation.apply if is_plain_call(grad) else _in_few_calls
+        return turn_back(grad, *back), *(None for _ in tables)
 
     @staticmethod
-    def jvp(ctx, tangent: Tensor, *_: None) -> Tensor:
-        return _turn_large(tangent, *ctx.saved_tensors)
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return _in_few_passes(tangent, *ctx.saved_tensors)
 
 
 def check_pairs(pairs: str) -> None:
@@ -184,9 +187,7 @@ def check_heads(x: Tensor) -> None:
             f"Split the heads first: x.unflatten(-1, (num_heads, -1)).transpose(1, 2)."
         )
     if not x.is_floating_point():
-        raise DTypeError(
-            f"x must be queries or keys of floats; got dtype={x.dtype}. Convert it with x.float()."
-        )
+        raise DTypeError(f"x must be of floats; got x={x.dtype}. Convert it with x.float().")
 
 
 def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -205,16 +206,12 @@ def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         )
     if not 2 <= 2 * cos.shape[-1] <= head_dim:
         raise ShapeError(
-            f"pairs of cos and sin must be 1 to {head_dim // 2} for head_dim={head_dim}; got "
+            f"cos and sin must have 1 to {head_dim // 2} pairs for head_dim={head_dim}; got "
             f"pairs={cos.shape[-1]}. Give one column a pair, not one a feature."
         )
     for name, table in (("cos", cos), ("sin", sin)):
         if not table.is_floating_point():
             raise DTypeError(
-                f"{name} must be of floats; got dtype={table.dtype}. Make it in torch.float32."
+                f"{name} must be of floats; got {name}={table.dtype}. Make it in torch.float32."
             )
-        if table.device != x.device:
-            raise DeviceError(
-                f"{name} must be where x is, on {x.device}; got device={table.device}. "
-                f"Move it first, with {name}.to({str(x.device)!r})."
-            )
+        check_device(name, table, x.device)

@@ -4,15 +4,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manyheads.errors import DTypeError
 from manyheads.positions.angles import angle_dtype, check_base, cos_sin, frequencies
 from manyheads.positions.given import (
-    Positions,
     as_tensor,
-    check_integers,
-    check_positions,
     check_stream,
-    check_width,
+    check_table_positions,
+    read_positions,
 )
+from manyheads.shapes import Positions, check_count
 
 
 class Sinusoidal(nn.Module):
@@ -51,11 +51,17 @@ class Sinusoidal(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_width("d_model", d_model)
+        check_count("d_model", d_model)
         check_base(base)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if not dtype.is_floating_point:
+            raise DTypeError(
+                f"dtype must be of floats; got dtype={dtype}. Waves run between -1 and 1: use "
+                f"torch.float32, or leave it out."
+            )
         self.d_model = d_model
         self.base = float(base)
-        self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        self.dtype = dtype
         self._frequencies = frequencies(d_model, self.base)
 
     def forward(
@@ -70,12 +76,13 @@ class Sinusoidal(nn.Module):
 
         Raises:
             ShapeError: If ``x`` is not (batch, length, d_model).
-            DTypeError: If ``x`` is not of floats or ``positions`` not of integers.
-            PositionError: If the positions are not one a token.
+            DTypeError: If ``x`` is not of floats.
+            PositionError: If the positions are not integers, one a token.
         """
         check_stream(x, self.d_model)
-        check_positions(positions, batch=x.shape[0], length=x.shape[1], device=x.device)
-        numbers = as_tensor(positions, length=x.shape[1], device=x.device)
+        batch, length, _ = x.shape
+        given = read_positions(positions, batch=batch, length=length, device=x.device)
+        numbers = as_tensor(given, length=length, device=x.device)
         return x + self._encode(numbers, angle_dtype(x.dtype)).to(x.dtype)
 
     def table(self, positions: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens d_model"]:
@@ -86,7 +93,7 @@ class Sinusoidal(nn.Module):
             tensor([[0., 1.],
                     [0., 0.]])
         """
-        check_integers(positions)
+        check_table_positions(positions)
         return self._encode(positions, angle_dtype(self.dtype)).to(self.dtype)
 
     def _encode(self, positions: Tensor, dtype: torch.dtype) -> Tensor:

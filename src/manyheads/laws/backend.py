@@ -1,0 +1,292 @@
+"""The laws of backends: what `check_backend` holds any `Backend` to, against the reference."""
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import BackendError
+from manyheads.functional import (
+    BACKENDS,
+    Backend,
+    Result,
+    attention,
+    attention_with_lse,
+    attention_with_weights,
+)
+from manyheads.functional.call import Need
+from manyheads.functional.reference import REFERENCE
+from manyheads.laws.calls import BIASES, BackendCase, Inputs, draw, masks
+from manyheads.laws.law import TOLERANCE, LawBroken, Suite, hold, require, require_close
+
+FRONT_DOORS: dict[Need, Any] = {
+    "output": attention,
+    "weights": attention_with_weights,
+    "lse": attention_with_lse,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A backend, and how hard it is tried."""
+
+    backend: Backend
+    case: BackendCase
+    thorough: bool
+
+    def __str__(self) -> str:
+        return f"backend={self.backend.name}"
+
+    def agree(self, **changes: Any) -> None:
+        """Hold the backend to the reference, in one call that differs from the usual one so."""
+        case = dataclasses.replace(self.case, **changes)
+        try:
+            self._agree(case)
+        except LawBroken:
+            raise
+        except Exception as error:
+            raise LawBroken(case, f"raised {error!r}") from error
+
+    def _agree(self, case: BackendCase) -> None:
+        inputs = draw(case)
+        call = inputs.call(inputs.tensors)
+        if next(self.backend.refusals(call), None) is not None:
+            return  # that it refuses as it should is a law of its own
+        found = _results(self.backend, inputs, inputs.tensors)
+        # The reference reads the same numbers in a wider dtype: rounding is the backend's alone.
+        wide = {name: tensor.double() for name, tensor in inputs.tensors.items()}
+        right = _results(REFERENCE, inputs, wide)
+        require(found["output"].dtype == case.dtype, case, f"output is {found['output'].dtype}")
+        for name, tensor in right.items():
+            size = _size(name, wide, right)
+            require_close(
+                name, found[name], tensor, case, tolerance=TOLERANCE[case.dtype], size=size
+            )
+
+
+def odd_lengths(trial: Trial) -> None:
+    """Lengths that no block divides, q_len and kv_len apart, give the reference's answer."""
+    lengths = (1, 2, 7, 33, 65, 129) if trial.thorough else (1, 2, 7, 33, 65)
+    for q_len, kv_len in product(lengths, lengths):
+        for mask in ("none", "causal", "window"):
+            trial.agree(q_len=q_len, kv_len=kv_len, mask=mask)
+
+
+def every_mask(trial: Trial) -> None:
+    """Every family of masks gives the reference's answer; rows, heads, samples may be empty."""
+    sizes = ((7, 7), (5, 9), (9, 5), (33, 65)) if trial.thorough else ((7, 7), (5, 9), (9, 5))
+    for q_len, kv_len in sizes:
+        for mask in masks(trial.case):
+            trial.agree(q_len=q_len, kv_len=kv_len, mask=mask)
+
+
+def grouped_heads(trial: Trial) -> None:
+    """Query head h reads kv head h // (num_heads // num_kv_heads)."""
+    for num_heads, num_kv_heads in ((4, 2), (6, 3), (3, 1), (1, 1)):
+        for mask in ("none", "causal padding", "heads of their own"):
+            trial.agree(num_heads=num_heads, num_kv_heads=num_kv_heads, kv_len=9, mask=mask)
+
+
+def odd_widths(trial: Trial) -> None:
+    """Any head_dim and any value_dim will do, 1 and odd ones too."""
+    for head_dim, value_dim in ((1, 1), (1, 5), (5, 3), (3, 17), (64, 64), (64, 33), (8, 128)):
+        trial.agree(head_dim=head_dim, value_dim=value_dim, kv_len=9, mask="causal")
+
+
+def every_dtype(trial: Trial) -> None:
+    """In fp32, bf16 and fp16 outputs and gradients are as near the exact ones as the dtype is."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for mask in ("none", "causal", "global", "dense in four"):
+            trial.agree(dtype=dtype, q_len=33, kv_len=65, head_dim=16, value_dim=16, mask=mask)
+        trial.agree(dtype=dtype, mask="causal", bias="pairs", hidden=True)
+
+
+def absent_tokens(trial: Trial) -> None:
+    """Nothing of an absent token reaches an output or a gradient, NaN and inf included."""
+    places = (("q_pos", (-1, 2, 5, -3, 6)), ("kv_pos", (-2, -1, 0, 1, 3, 5, -9)))
+    positions = tuple((name, torch.tensor(at)) for name, at in places)
+    for void in (float("nan"), float("inf")):
+        for mask in ("padding", "causal padding", "no keys at all"):
+            trial.agree(kv_len=9, mask=mask, void=void)
+        for mask in ("none", "causal", "two-sided window", "future only", "causal padding"):
+            trial.agree(q_len=5, kv_len=7, mask=mask, void=void, options=positions)
+        trial.agree(q_len=9, kv_len=5, mask="causal", void=void)
+
+
+def given_positions(trial: Trial) -> None:
+    """Positions decide who sees whom, as a first position, a row, or a row a sequence."""
+    ragged = torch.stack([torch.arange(7) + 3 * b for b in range(trial.case.batch)])
+    for q_pos, kv_pos in ((4, 0), (0, 4), (-2, 0), (torch.arange(7).flip(0), 0), (ragged, ragged)):
+        for mask in ("none", "causal", "window", "global"):
+            options = (("q_pos", q_pos), ("kv_pos", kv_pos))
+            trial.agree(mask=mask, options=options)
+
+
+def every_bias(trial: Trial) -> None:
+    """A bias is added to the scores, whichever axes it has, with -inf and whole rows of it."""
+    for bias, hidden in product(BIASES, (False, True)):
+        for mask in ("none", "causal", "dense in four"):
+            trial.agree(kv_len=9, bias=bias, hidden=hidden, mask=mask)
+    trial.agree(kv_len=9, num_kv_heads=2, bias="heads", grad=False)
+
+
+def every_score_change(trial: Trial) -> None:
+    """Scale, softcap and sink logits act in the order of the contract."""
+    sinks = torch.linspace(-2.0, 2.0, trial.case.num_heads)
+    for options in (
+        (("scale", 0.3),),
+        (("scale", -2.0),),
+        (("scale", 0.0),),
+        (("softcap", 1.5),),
+        (("sink_logits", sinks),),
+        (("scale", 0.7), ("softcap", 2.0), ("sink_logits", sinks)),
+    ):
+        for mask, bias in (("none", None), ("causal", "pairs"), ("no keys at all", None)):
+            trial.agree(kv_len=9, mask=mask, bias=bias, options=options)
+
+
+def any_layout(trial: Trial) -> None:
+    """Strided, reversed and expanded inputs give what contiguous ones give."""
+    for layout in ("strided", "expanded"):
+        for mask in ("none", "causal", "causal padding"):
+            trial.agree(layout=layout, kv_len=9, mask=mask)
+        trial.agree(layout=layout, kv_len=9, bias="pairs", num_kv_heads=2)
+
+
+def nothing_at_all(trial: Trial) -> None:
+    """No queries, no keys, no sequences, no values: the shapes are right and nothing is made up."""
+    for nothing in ("q_len", "kv_len", "batch", "value_dim"):
+        for mask in ("none", "causal", "padding"):
+            trial.agree(mask=mask, **{nothing: 0})
+    trial.agree(q_len=0, kv_len=0, mask="causal")
+
+
+def weights_and_lse(trial: Trial) -> None:
+    """Weights and log-sum-exp, where a backend gives them, are the reference's, empty rows too."""
+    for need, grad in product(("weights", "lse"), (True, False)):
+        for mask in ("none", "causal", "dense in four", "no keys at all"):
+            trial.agree(need=need, grad=grad, kv_len=9, num_kv_heads=2, mask=mask)
+        trial.agree(need=need, grad=grad, bias="pairs", hidden=True)
+        trial.agree(need=need, grad=grad, q_len=9, kv_len=5, head_dim=5, value_dim=3, mask="causal")
+
+
+def refuses_by_name(trial: Trial) -> None:
+    """A call that it cannot do raises BackendError, with why and a cure; it is never answered."""
+    sinks = torch.zeros(trial.case.num_heads)
+    for options in ((("softcap", 1.5),), (("sink_logits", sinks),), (("dropout", 0.1),)):
+        _require_refusal(trial, dataclasses.replace(trial.case, options=options))
+    for need in ("weights", "lse"):
+        _require_refusal(trial, dataclasses.replace(trial.case, need=need))
+    for changes in ({"bias": "pairs"}, {"kv_len": 0}, {"q_len": 0}, {"batch": 0}):
+        _require_refusal(trial, dataclasses.replace(trial.case, **changes))
+
+
+def leaves_its_arguments_alone(trial: Trial) -> None:
+    """A call changes none of the tensors that it is given."""
+    for mask in ("causal padding", "dense in four"):
+        case = dataclasses.replace(trial.case, kv_len=9, mask=mask, void=5.0, grad=False)
+        inputs = draw(case)
+        before = {name: tensor.clone() for name, tensor in inputs.tensors.items()}
+        call = inputs.call(inputs.tensors)
+        if next(trial.backend.refusals(call), None) is None:
+            trial.backend.run(call)
+        for name, tensor in before.items():
+            require(torch.equal(tensor, inputs.tensors[name]), case, f"{name} was written to")
+
+
+LAWS: Suite = (
+    odd_lengths,
+    every_mask,
+    grouped_heads,
+    odd_widths,
+    every_dtype,
+    absent_tokens,
+    given_positions,
+    every_bias,
+    every_score_change,
+    any_layout,
+    nothing_at_all,
+    weights_and_lse,
+    refuses_by_name,
+    leaves_its_arguments_alone,
+)
+
+
+def check_backend(
+    backend: Backend | str, *, device: str = "cpu", seed: int = 0, thorough: bool = False
+) -> None:
+    """Hold a backend to the reference, in outputs and gradients.
+
+    Args:
+        backend: The backend, or the name of one in `BACKENDS`.
+        device: Where it is tried.
+        seed: Seeds the numbers that are drawn.
+        thorough: Try more lengths, and three seeds.
+
+    Raises:
+        LawBroken: If the backend breaks a law; the message names the law and the case.
+
+    Example:
+        >>> from manyheads.laws import check_backend
+        >>> check_backend("fused")
+    """
+    if isinstance(backend, str):
+        backend = BACKENDS[backend]
+    for chosen in range(seed, seed + (3 if thorough else 1)):
+        hold(LAWS, Trial(backend, BackendCase(device=device, seed=chosen), thorough))
+
+
+def _results(backend: Backend, inputs: Inputs, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    grad = inputs.case.grad
+    leaves = {name: tensor.detach().requires_grad_(grad) for name, tensor in tensors.items()}
+    result = backend.run(inputs.call(leaves))
+    found = {
+        name: tensor
+        for name, tensor in zip(Result._fields, result, strict=True)
+        if name in ("output", inputs.case.need)
+    }
+    if grad:
+        gradients = torch.autograd.grad(
+            _loss(found, inputs.case), list(leaves.values()), allow_unused=True
+        )
+        for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+            found[f"gradient of {name}"] = torch.zeros_like(leaf) if gradient is None else gradient
+    return found
+
+
+def _loss(found: dict[str, Tensor], case: BackendCase) -> Tensor:
+    # A weight of its own for each number, the same whichever backend made it.
+    total = found["output"].new_zeros((), dtype=torch.float64)
+    for tensor in found.values():
+        generator = torch.Generator().manual_seed(case.seed + 1)
+        weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        weight = weight.to(tensor.device, case.dtype).double()
+        number = tensor.double()
+        total = total + (weight * number.masked_fill(number == -torch.inf, 0.0)).sum()
+    return total
+
+
+def _size(name: str, tensors: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    # An output is a mean of values, so its error is a share of the largest of them.
+    source = tensors["v"] if name == "output" else right[name]
+    finite = source.detach()[source.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _require_refusal(trial: Trial, case: BackendCase) -> None:
+    inputs = draw(case)
+    call = inputs.call(inputs.tensors)
+    refusals = list(trial.backend.refusals(call))
+    for refusal in refusals:
+        require(bool(refusal.why and refusal.cure), case, f"refuses without why or cure: {refusal}")
+    if BACKENDS.get(trial.backend.name) is not trial.backend:
+        return  # a stranger's has no name at the front door yet
+    try:
+        FRONT_DOORS[case.need](**inputs.tensors, **inputs.arguments, backend=trial.backend.name)
+    except BackendError as error:
+        require(bool(refusals), case, f"raised {error!r}, though nothing stands against the call")
+    else:
+        require(not refusals, case, f"answered, though it refuses: {refusals}")

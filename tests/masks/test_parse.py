@@ -1,0 +1,106 @@
+import pytest
+import torch
+
+from manyheads.errors import ManyheadsError, MaskError, OptionError
+from manyheads.masks import Causal, Documents, Global, Padding, PerHead, Prefix, Window
+from manyheads.masks.parse import parse_mask
+
+
+@pytest.mark.parametrize(
+    ("text", "mask"),
+    [
+        ("Causal()", Causal()),
+        ("  Causal() &\n Window(256) ", Causal() & Window(256)),
+        ("Causal() & (Window(8) | Global((0, 5)))", Causal() & (Window(8) | Global((0, 5)))),
+        ("Causal() & Window(8) & Global([0])", Causal() & Window(8) & Global(0)),
+        ("~Window(before=3, after=None)", ~Window(before=3)),
+        ("Causal() | Prefix(4)", Causal() | Prefix(4)),
+        ("~(Prefix(1) | Prefix(length=2))", ~(Prefix(1) | Prefix(2))),
+        ("PerHead((Causal(), Causal() & Window(2)))", PerHead((Causal(), Causal() & Window(2)))),
+    ],
+)
+def test_a_mask_is_read_as_python_writes_it(text, mask):
+    parsed = parse_mask(text)
+    assert parsed == mask
+    assert repr(parsed) == repr(mask)
+
+
+def test_numbers_become_tensors_where_a_mask_takes_one():
+    expected = Padding(lengths=torch.tensor([1, 3])).dense(3, batch=2)
+    assert torch.equal(parse_mask("Padding(lengths=(1, 3))").dense(3, batch=2), expected)
+    expected = Documents(torch.tensor([[0, 0, 1]])).dense(3)
+    assert torch.equal(parse_mask("Documents((0, 0, 1))").dense(3), expected)
+    assert torch.equal(parse_mask("Documents(ids=[[0, 0, 1]])").dense(3), expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('touch pwned')",
+        "Causal().__class__",
+        "(lambda: 0)()",
+        "Causal() and Window(3)",
+        "Causal() + Window(3)",
+        "Causal() & 1",
+        "not Causal()",
+        "[Causal()][0]",
+        "Causal() if 1 else Window(2)",
+        "Window(2 ** 3)",
+        "Window(len(()))",
+        "Window(*(1, 2))",
+        "Window(**{})",
+        "Window(f'{1}')",
+        "Window('3')",
+        "Window(2.5)",
+        "Window(True)",
+        "Window((x := 3))",
+        "Rule(print, 'print')",
+        "Dense(1)",
+        "Causall()",
+        "Causal",
+        "",
+        "Causal() &",
+        "Causal(); Window(2)",
+        "import os",
+        "Causal(1)",
+        "Window(size=3, width=2)",
+        "Documents(((1, 2), (3,)))",
+        "Documents(1)",
+        "Padding(lengths=Causal())",
+        "Window(" + "9" * 1900 + "9" * 5000 + ")",
+        "Window(Causal())",
+        "~" * 1900 + "Causal()",
+        "(" * 900 + "Causal()" + ")" * 900,
+        "Causal()" + " & Causal()" * 170 + "\0",
+    ],
+)
+def test_whatever_else_a_text_says_is_refused_and_never_run(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ManyheadsError):
+        parse_mask(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Causal() &", r"as written in Python; got .Causal\(\) &. \(invalid syntax\). Write, for"),
+        ("Causal", r"A mask must be called; got 'Causal' in 'Causal'. Write Causal\(\)"),
+        ("Windw(3)", r"must join Causal, Window, .* got 'Windw\(3\)' in"),
+        ("Window('3')", "must be a whole number, None, a tuple, or a mask; got"),
+        (
+            "Window(width=3)",
+            r"arguments of its constructor; got 'Window\(width=3\)': Window got an",
+        ),
+        ("x" * 3000, "at most 2000 characters; got 3000 characters"),
+        (3, "at most 2000 characters; got int"),
+    ],
+)
+def test_an_error_says_which_part_and_what_to_write(text, message):
+    with pytest.raises(MaskError, match=message):
+        parse_mask(text)
+
+
+def test_a_number_out_of_range_is_the_masks_own_error():
+    with pytest.raises(OptionError, match="size"):
+        parse_mask("Causal() & Window(-1)")
