@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.cases.det import det
 from tests.cases.exact import Exact, every_backend, every_dtype, near
-from tests.cases.layers import chunks
+from tests.cases.layers import chunks, plain_layer
 from torch import Tensor
 
 import manyheads as mh
@@ -143,3 +143,20 @@ def test_a_layer_gives_for_every_split_what_it_gives_at_once(grad: bool, split: 
         found = torch.autograd.grad(torch.cat(rows, dim=1), inputs, upstream)
         for got, right in zip(found, expected, strict=True):
             near(got, right.numpy())
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(3, 5), (5, 3), (4, 4), (1, 6)])
+@pytest.mark.parametrize(
+    "mask",
+    [mh.Causal(), ~mh.Causal(), mh.Window(2), mh.Window(2) | mh.Global(0), mh.Prefix(1)],
+    ids=str,
+)
+def test_a_layer_stands_its_queries_where_the_function_does(
+    mask: mh.Mask, q_len: int, kv_len: int
+) -> None:
+    """The last of the context; where they are more than its keys, the first see nobody."""
+    x, context = torch.from_numpy(det((2, q_len, 4), 23)), torch.from_numpy(det((2, kv_len, 4), 24))
+    q, k = x[:, None], context[:, None]
+    near(
+        plain_layer(4, 1)(x, context, mask=mask), mh.attention(q, k, k, mask)[:, 0].detach().numpy()
+    )
