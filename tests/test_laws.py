@@ -73,8 +73,8 @@ def test_every_backend_keeps_the_laws_at_more_lengths(name: str) -> None:
     check_backend(name, thorough=True, seed=1)
 
 
-@pytest.mark.parametrize("name", [name for name in CACHES if name != "cross"])
-def test_every_cache_of_a_text_keeps_the_laws(name: str) -> None:
+@pytest.mark.parametrize("name", CACHES)
+def test_every_cache_keeps_the_laws(name: str) -> None:
     factory: Callable[[], Cache] = CACHES[name]
     check_cache(factory)
 
