@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.functional.call import Backend, Call, Refusal, Result
+from manyheads.functional.call import Backend, Call, Refusal, Result, full_precision
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -48,6 +48,14 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
 
 
 def _run(call: Call) -> Result:
+    if call.bias is not None and call.bias.dtype != call.q.dtype:
+        # Under autocast torch would round the bias to the dtype of q.
+        with full_precision(call.q.device):
+            return _attend(call)
+    return _attend(call)
+
+
+def _attend(call: Call) -> Result:
     mask, causal = lower(call)
     q, k, v = _fit(call.q, call.k, call.v)
     if call.need == "lse":

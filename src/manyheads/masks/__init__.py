@@ -7,9 +7,12 @@ from manyheads.masks.base import Mask, as_mask
 from manyheads.masks.bound import Bound, bind, settle
 from manyheads.masks.causal import Causal
 from manyheads.masks.dense import Dense
+from manyheads.masks.dilated import Dilated
 from manyheads.masks.documents import Documents
+from manyheads.masks.dyadic import Dyadic
 from manyheads.masks.facts import Tokens
 from manyheads.masks.global_tokens import Global
+from manyheads.masks.grid import Neighbourhood, Tiles
 from manyheads.masks.outside import (
     from_attention_mask,
     from_attn_mask,
@@ -21,12 +24,21 @@ from manyheads.masks.parse import parse_mask
 from manyheads.masks.per_head import PerHead
 from manyheads.masks.picture import Description
 from manyheads.masks.prefix import Prefix
+from manyheads.masks.random_blocks import RandomBlocks
 from manyheads.masks.rule import Rule
+from manyheads.masks.strided import Fixed, Strided
 from manyheads.masks.window import Window
 
 MASKS: dict[str, type[Mask]] = {
     "Causal": Causal,
     "Window": Window,
+    "Dilated": Dilated,
+    "Strided": Strided,
+    "Fixed": Fixed,
+    "Dyadic": Dyadic,
+    "RandomBlocks": RandomBlocks,
+    "Neighbourhood": Neighbourhood,
+    "Tiles": Tiles,
     "Padding": Padding,
     "Documents": Documents,
     "Prefix": Prefix,
@@ -43,13 +55,20 @@ __all__ = [
     "Causal",
     "Dense",
     "Description",
+    "Dilated",
     "Documents",
+    "Dyadic",
+    "Fixed",
     "Global",
     "Mask",
+    "Neighbourhood",
     "Padding",
     "PerHead",
     "Prefix",
+    "RandomBlocks",
     "Rule",
+    "Strided",
+    "Tiles",
     "Tokens",
     "Window",
     "as_mask",

@@ -131,7 +131,8 @@ def bind(
     keeps = not torch.compiler.is_compiling()
     if keeps and key in _RULES:
         return _RULES[key]
-    bound = settle(rule, batch, *_aligned(rule, batch, q_len, kv_len, device), related=True)
+    kv = Tokens(kv_len, 0, device=device)
+    bound = settle(rule, batch, last_of(kv, rule, batch, q_len), kv, related=True)
     if keeps and bound.q.is_run and not rule.tensors():
         # Only rules are keys: a mask with tensors equals itself alone, and is never met again. And
         # no tensor is kept: made as a fake or under inference_mode, it would not outlive its call.
@@ -141,15 +142,14 @@ def bind(
     return bound
 
 
-def _aligned(
-    rule: Mask, batch: int, q_len: int, kv_len: int, device: torch.device | None
-) -> tuple[Tokens, Tokens]:
-    # With no positions given, the queries are the last of the keys.
-    first, kv = kv_len - q_len, Tokens(kv_len, 0, device=device)
+def last_of(kv: Tokens, rule: Mask, batch: int, q_len: int) -> Tokens:
+    """The queries where nobody placed them: the last ``q_len`` of a run of keys."""
+    assert not isinstance(kv.position, Tensor)
+    first = kv.position + kv.length - q_len
     if first < 0 and rule.reads_positions:
         # Queries that stand before every key are nowhere; a rule without positions does not mind.
-        return Tokens.given("q_pos", first, batch, q_len, device), kv
-    return Tokens(q_len, first, device=device), kv
+        return Tokens.given("q_pos", first, batch, q_len, kv.device)
+    return Tokens(q_len, first, device=kv.device)
 
 
 def settle(

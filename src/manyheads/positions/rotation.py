@@ -148,8 +148,6 @@ def _by_complex(x: Tensor, turns: Tensor) -> Tensor:
 class _Rotation(torch.autograd.Function):
     """A rotation, whose gradient is the rotation back: nothing of ``x`` is kept for it."""
 
-    generate_vmap_rule = True  # autograd maps over backward for batched gradients and Hessians
-
     @staticmethod
     def forward(x: Tensor, *tables: Tensor) -> Tensor:
         return _in_few_passes(x, *tables)
@@ -163,7 +161,9 @@ class _Rotation(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tables = ctx.saved_tensors
         back = (tables[0], -tables[1]) if len(tables) == 2 else (tables[0].conj(),)
-        return _Rotation.apply(grad, *back), *(None for _ in tables)
+        # Whoever maps over backward needs calls that map; vmap has no rule for those in place.
+        turn_back = _Rotation.apply if is_plain_call(grad) else _in_few_calls
+        return turn_back(grad, *back), *(None for _ in tables)
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
