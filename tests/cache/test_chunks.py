@@ -1,5 +1,7 @@
 """However a text reaches a layer, in whatever chunks, it comes out as in one pass."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -42,7 +44,7 @@ def rule(name: str, keep: Tensor, first: int, last: int) -> mh.Mask:
 def splits(draw: st.DrawFn) -> list[int]:
     cuts = draw(st.lists(st.integers(0, LENGTH), max_size=6).map(sorted))
     edges = [0, *cuts, LENGTH]
-    return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    return [b - a for a, b in pairwise(edges)]
 
 
 @settings(max_examples=60)
@@ -142,7 +144,8 @@ class Forgets(mh.GrowingCache):
     def reorder(self, index: Tensor) -> None:
         super().reorder(index)
         assert self._tokens is not None
-        self._tokens = Tokens(self._tokens.length, self._tokens.position)
+        held = self._tokens
+        self._tokens = Tokens(held.length, held.position, None, held.marks)
 
 
 class Shares(mh.GrowingCache):

@@ -210,7 +210,7 @@ def test_what_is_refused_is_named() -> None:
         cache.append(k[:1], k[:1])
     with pytest.raises(CacheError, match="v must have the cache's dtype and device"):
         cache.append(k, k.double())
-    with pytest.raises(CacheError, match="k and v must be .* of the same 2 tokens"):
+    with pytest.raises(CacheError, match=r"k and v must be .* of the same 2 tokens"):
         cache.append(k, k, Tokens(2, 3))
 
 
