@@ -21,9 +21,10 @@ def look(run: Path, text: str, /, *, out: Path = Path("heads.png")) -> None:
         out: The picture; .png, .svg or .pdf.
     """
     sight = look_at(load(run), text)
+    # Drawn first, so that a picture which cannot be written is no surprise below the table.
+    draw_heads(sight.weights, sight.queries, sight.keys, title=f"{text} → {sight.answer}", path=out)
     say(f"{text} -> {sight.answer}")
     say(table_of(sight))
-    draw_heads(sight.weights, sight.queries, sight.keys, title=f"{text} → {sight.answer}", path=out)
     say(f"Every head is drawn in {out}")
 
 
