@@ -15,6 +15,8 @@ SOURCE = ROOT / "src" / "manyheads"
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 BEGIN, END = "<!-- tree: written by docs/tree.py -->\n", "<!-- end of tree -->\n"
 
+WIDTH = 68
+
 # In reading order; what is not named here follows.
 ORDER = [
     "functional",
@@ -32,11 +34,15 @@ ORDER = [
 
 
 def summary(path: Path) -> str:
-    """The first words of a file's docstring, up to a break after three of them or more."""
+    """The first words of a file's docstring: up to a colon or semicolon, or a late comma."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     line = text.split("\n")[0].removesuffix(".").replace("`", "")
-    ends = [found.start() for found in re.finditer(r"[:;,]", line)]
-    return next((line[:end] for end in ends if len(line[:end].split()) >= 3), line)
+    for found in re.finditer("[:;]", line):
+        if len(line[: found.start()].split()) > 2:
+            line = line[: found.start()]
+            break
+    commas = [found.start() for found in re.finditer(",", line) if found.start() <= WIDTH]
+    return line[: commas[-1]] if len(line) > WIDTH and commas else line
 
 
 def lines() -> Iterator[str]:

@@ -288,17 +288,29 @@ WRONG = {
         r"K must be \(batch, length, width\)",
     ),
     "a stream without a batch": (
-        lambda: layer_of()(*[torch.ones(5, 12)] * 3),
+        lambda: tutorial.MultiHeadAttention(12, 3)(*[torch.ones(5, 12)] * 3),
         ShapeError,
-        r"Q must be \(batch, length, d_model=12\); got shape \(5, 12\).*Q\[None\]",
+        r"Q must be \(batch, length, 12\); got shape \(5, 12\).*Q\[None\]",
     ),
     "a key of another width": (
-        lambda: layer_of()(torch.ones(1, 5, 12), torch.ones(1, 5, 8), torch.ones(1, 5, 12)),
+        lambda: tutorial.MultiHeadAttention(12, 3)(
+            torch.ones(1, 5, 12), torch.ones(1, 5, 8), torch.ones(1, 5, 12)
+        ),
         ShapeError,
-        r"K must be \(batch, length, d_model=12\); got shape \(1, 5, 8\)",
+        r"K must be \(batch, length, 12\); got shape \(1, 5, 8\)",
+    ),
+    "an encoder layer's stream of another width": (
+        lambda: tutorial.TransformerEncoderLayer(12, 3)(torch.ones(1, 5, 8), LOOK_AHEAD),
+        ShapeError,
+        r"x must be \(batch, length, 12\); got shape \(1, 5, 8\)",
+    ),
+    "streams of two dtypes": (
+        lambda: layer_of()(torch.ones(1, 5, 12), *[torch.ones(1, 5, 12).double()] * 2),
+        DTypeError,
+        r"Q must",
     ),
     "no tensor": (
-        lambda: layer_of()(torch.ones(1, 5, 12), [[1.0]], [[1.0]]),
+        lambda: tutorial.MultiHeadAttention(12, 3)(torch.ones(1, 5, 12), [[1.0]], [[1.0]]),
         DTypeError,
         r"K must be a torch.Tensor; got K=list",
     ),

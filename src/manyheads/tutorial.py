@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from manyheads import layers
 from manyheads.errors import DTypeError, MaskError, OptionError, ShapeError
 from manyheads.functional import attention_with_weights
+from manyheads.layers.checks import check_stream
 from manyheads.masks import Dense, Mask, Padding
 from manyheads.positions import Sinusoidal
 from manyheads.shapes import check_count, check_probability, check_tensor, values_are_cheap
@@ -221,7 +222,7 @@ class MultiHeadAttention(nn.Module):
             The output, and each head's weights before dropout.
         """
         for name, stream in (("Q", Q), ("K", K), ("V", V)):
-            _check_stream(name, stream, self.attention.d_model)
+            check_stream(name, stream, self.attention.d_model, self.attention.out_proj.weight)
         seen = _ours(mask, Q, K)
         if K is Q and V is Q:
             return self.attention.with_weights(Q, mask=seen)
@@ -248,7 +249,6 @@ class TransformerEncoderLayer(nn.Module):
         self, d_model: int, num_heads: int, dim_feedforward: int = 2048, dropout: float = 0.1
     ) -> None:
         super().__init__()
-        self.d_model = d_model
         self.layer = layers.EncoderLayer(
             d_model, num_heads, dim_feedforward, dropout=dropout, attention_dropout=dropout
         )
@@ -257,8 +257,7 @@ class TransformerEncoderLayer(nn.Module):
         self, x: Float[Tensor, "batch length d_model"], mask: Mask | Tensor | None = None
     ) -> Float[Tensor, "batch length d_model"]:
         """The stream after this layer; the mask is one of ours, or 0/1."""
-        _check_stream("x", x, self.d_model)
-        return self.layer(x, mask=_ours(mask, x, x))
+        return self.layer(x, mask=self._ours(mask, x))
 
     def with_weights(
         self, x: Float[Tensor, "batch length d_model"], mask: Mask | Tensor | None = None
@@ -266,8 +265,12 @@ class TransformerEncoderLayer(nn.Module):
         Float[Tensor, "batch length d_model"], Float[Tensor, "batch num_heads length length"]
     ]:
         """Do what a call of the layer does, and return each head's weights too."""
-        _check_stream("x", x, self.d_model)
-        return self.layer.with_weights(x, mask=_ours(mask, x, x))
+        return self.layer.with_weights(x, mask=self._ours(mask, x))
+
+    def _ours(self, mask: Mask | Tensor | None, x: Tensor) -> Mask | None:
+        attention = self.layer.self_attention
+        check_stream("x", x, attention.d_model, attention.out_proj.weight)
+        return _ours(mask, x, x)
 
 
 class PositionalEncoding(nn.Module):
@@ -301,11 +304,3 @@ def _ours(mask: Mask | Tensor | None, Q: Tensor, K: Tensor) -> Mask | None:
     if mask is None or isinstance(mask, Mask):
         return mask
     return from_zero_one_mask(mask, q_len=Q.shape[-2], kv_len=K.shape[-2])
-
-
-def _check_stream(name: str, stream: Tensor, d_model: int) -> None:
-    if check_tensor(name, stream).ndim != 3 or stream.shape[2] != d_model:
-        raise ShapeError(
-            f"{name} must be (batch, length, d_model={d_model}); got shape {tuple(stream.shape)}. "
-            f"Batch comes first; add it with {name}[None] if there is none."
-        )

@@ -17,10 +17,6 @@ MASKS = {
     "padding": mh.Causal() & mh.Padding(KEEP),
     "empty rows": mh.Dense(torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()),
 }
-CHANGES = {
-    "plain": {},
-    "all": {"softcap": 1.5, "scale": 0.8},
-}
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -29,21 +25,27 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def inputs() -> tuple[Tensor, ...]:
-    q, k, v = drawn(2, 2, 3, 3), drawn(2, 1, 4, 3), drawn(2, 1, 4, 2)
+    q, k, v = drawn(2, 2, 3, 2), drawn(2, 1, 4, 2), drawn(2, 1, 4, 1)
     return q, k, v, drawn(1, 2, 3, 4), drawn(2)
 
 
-@pytest.mark.parametrize("changes", CHANGES)
 @pytest.mark.parametrize("mask", MASKS)
-def test_first_and_second_derivatives_are_right_on_the_reference(mask: str, changes: str) -> None:
+def test_first_and_second_derivatives_are_right_on_the_reference(mask: str) -> None:
     def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
         return mh.attention(
-            q, k, v, MASKS[mask], bias=bias, sink_logits=sinks, backend="reference",
-            **CHANGES[changes],
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            MASKS[mask],
+            bias=bias,
+            scale=0.8,
+            softcap=1.5,
+            sink_logits=sinks,
+            backend="reference",
+        )
 
     assert gradcheck(call, inputs(), check_forward_ad=True)
-    assert gradgradcheck(call, inputs())
+    assert gradgradcheck(call, inputs(), fast_mode=True)
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "empty rows"])

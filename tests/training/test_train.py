@@ -13,7 +13,7 @@ from manyheads.errors import MissingExtraError
 from manyheads.tasks import Copy
 from manyheads.training import Recipe, exact_match, load, small_config, train
 
-TASK = Copy(letters="abcd", min_length=2, max_length=4, train_size=512, validation_size=64)
+TASK = Copy(letters="abcdef", max_length=4, train_size=2048, validation_size=64)
 TINY = Recipe(steps=4, batch_size=8, warmup=1, check_every=2, stop_at=2.0)
 
 
@@ -22,11 +22,12 @@ def tiny(**changes: object):
 
 
 def test_it_learns_to_copy_texts_it_never_saw(tmp_path: Path) -> None:
-    recipe = Recipe(steps=400, batch_size=32, warmup=20, check_every=50, learning_rate=1e-2)
+    recipe = Recipe(steps=250, warmup=20, check_every=50, learning_rate=1e-2, stop_at=0.9)
     config = replace(small_config(TASK), d_model=32, d_hidden=32, num_heads=2)
     trained = train(TASK, recipe, config, out=tmp_path, progress="none")
     assert trained.report["exact_match"] >= 0.9
-    assert exact_match(load(tmp_path), TASK.split("test")[:60]) >= 0.9
+    assert trained.report["steps"] < recipe.steps
+    assert exact_match(load(tmp_path), TASK.split("test")[:100]) >= 0.8
 
 
 def test_a_batch_may_be_cut_anywhere(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_without_rich_there_is_a_plain_bar(
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     train(TASK, TINY, tiny(), progress="bar")
-    assert "4/4" in capfd.readouterr().err
+    assert "4/4" in "".join(capfd.readouterr())
 
 
 def test_without_lightning_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from manyheads.laws.backend import LAWS as BACKEND_LAWS
 from manyheads.laws.backend import check_backend
 from manyheads.laws.cache import LAWS as CACHE_LAWS
 from manyheads.laws.cache import check_cache
+from manyheads.laws.context import LAWS as CONTEXT_LAWS
 from manyheads.laws.law import LawBroken, Suite
 from manyheads.laws.mask import LAWS as MASK_LAWS
 from manyheads.laws.mask import check_mask
@@ -18,6 +19,7 @@ SUITES: dict[str, Suite] = {
     "backend": BACKEND_LAWS,
     "attention": ATTENTION_LAWS,
     "cache": CACHE_LAWS,
+    "context cache": CONTEXT_LAWS,
 }
 """The laws, by what they are held against."""
 

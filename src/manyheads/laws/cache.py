@@ -1,75 +1,28 @@
-"""The laws of caches: what `check_cache` holds any `Cache` of a text to."""
+"""The laws of caches: what `check_cache` holds any `Cache` to."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from manyheads.cache import Cache
+from manyheads.cache import Cache, CrossCache
 from manyheads.errors import CacheError
-from manyheads.functional import attention
+from manyheads.laws.context import LAWS as CONTEXT_LAWS
+from manyheads.laws.context import Holding
+from manyheads.laws.history import History, attend, one_pass
 from manyheads.laws.law import Suite, hold, require, require_close
-from manyheads.masks import Causal, Documents, Global, Mask, Padding, Tokens, Window, settle
+from manyheads.laws.text import MASKS, WIDE, Text
+from manyheads.masks import Padding, Tokens
 
-LENGTH, BATCH, NUM_HEADS, NUM_KV_HEADS = 11, 3, 4, 2
+LENGTH, BATCH = 11, 3
 
 SPLITS = ((11,), (1,) * 11, (5, 6), (10, 1), (4, 0, 1, 6), (1, 2, 3, 5))
 """Lengths of the chunks in which eleven tokens come."""
 
-
-@dataclass(frozen=True)
-class Text:
-    """Eleven tokens in three rows, and what is known of them.
-
-    Args:
-        q: Their queries.
-        k: Their keys.
-        v: Their values.
-        positions: Where they stand; None means 0, 1, 2, ...
-        keep: bool (batch, length), False for padding; None if there is none.
-        ids: int (batch, length), the document of each.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    positions: Tensor | None
-    keep: Tensor | None
-    ids: Tensor
-
-    def slice(self, start: int, stop: int) -> "Text":
-        """Some of the tokens."""
-        part = slice(start, stop)
-        return Text(
-            self.q[:, :, part],
-            self.k[:, :, part],
-            self.v[:, :, part],
-            None if self.positions is None else self.positions[..., part],
-            None if self.keep is None else self.keep[:, part],
-            self.ids[:, part],
-        )
-
-    def rows(self, index: Tensor) -> "Text":
-        """The tokens of some rows."""
-        positions = self.positions
-        return Text(
-            self.q[index],
-            self.k[index],
-            self.v[index],
-            positions[index] if positions is not None and positions.ndim == 2 else positions,
-            None if self.keep is None else self.keep[index],
-            self.ids[index],
-        )
-
-
-MASKS: dict[str, Callable[[Text], Mask]] = {
-    "causal": lambda text: Causal(),
-    "window": lambda text: Causal() & Window(4),
-    "global": lambda text: Causal() & (Window(2) | Global((0, 3))),
-    "documents": lambda text: Causal() & Documents(text.ids),
-}
-"""Masks that describe some tokens of a text; all of them hide the future."""
+SPLIT_MASKS = ("causal", "window", "global", "documents")
+"""Masks that every split is tried with; drawn histories try them all."""
 
 
 @dataclass(frozen=True)
@@ -84,23 +37,16 @@ class Reading:
         return f"cache={type(self.factory()).__name__}, seed={self.seed}"
 
     def text(self, *, positions: Tensor | None = None, keep: Tensor | None = None) -> Text:
-        """A random text of head_dim 8 and value_dim 6."""
-        draw = torch.Generator().manual_seed(self.seed)
-
-        def normal(heads: int, width: int) -> Tensor:
-            return torch.randn(BATCH, heads, LENGTH, width, generator=draw, dtype=torch.float64)
-
-        ids = torch.randint(0, 3, (BATCH, LENGTH), generator=draw).sort(dim=1).values
-        q, k, v = normal(NUM_HEADS, 8), normal(NUM_KV_HEADS, 8), normal(NUM_KV_HEADS, 6)
-        return Text(q, k, v, positions, keep, ids)
+        """A random text of eleven tokens in three rows."""
+        text = Text.drawn(torch.Generator().manual_seed(self.seed), BATCH, LENGTH)
+        return replace(text, positions=positions, keep=keep)
 
     def whole(self, text: Text, mask: str) -> Tensor:
         """The text in one pass, without a cache."""
-        rule = MASKS[mask](text)
+        rule = MASKS[mask](text, text)
         if text.keep is not None:
             rule = rule & Padding(text.keep)
-        at = text.positions
-        return attention(text.q, text.k, text.v, rule, q_pos=at, kv_pos=at, backend="reference")
+        return one_pass(text, rule)
 
     def agree(self, name: str, text: Text, found: Tensor, mask: str, case: str) -> None:
         """Hold what was read by a cache against one pass over the same text."""
@@ -112,7 +58,7 @@ class Reading:
 def any_split_equals_one_pass(reading: Reading) -> None:
     """However a text is split into chunks, its outputs are those of one pass."""
     text = reading.text()
-    for mask, split in ((mask, split) for mask in MASKS for split in SPLITS):
+    for mask, split in product(SPLIT_MASKS, SPLITS):
         found = read(reading.factory(), text, split, mask)
         reading.agree("the output", text, found, mask, f"chunks of {split}")
 
@@ -122,10 +68,8 @@ def left_padding_is_no_token(reading: Reading) -> None:
     lengths = torch.tensor([[LENGTH], [4], [7]])
     positions = torch.arange(LENGTH) - LENGTH + lengths
     text = reading.text(positions=positions)
-    gone = (positions < 0)[:, None, :, None]
-    k, v = (x.masked_fill(gone, torch.nan) for x in (text.k, text.v))
-    text = replace(text, k=k, v=v)
-    for mask, split in ((mask, split) for mask in MASKS for split in SPLITS):
+    text = text.void(positions < 0)
+    for mask, split in product(SPLIT_MASKS, SPLITS):
         found = read(reading.factory(), text, split, mask)
         reading.agree("the output", text, found, mask, f"left padding, chunks of {split}")
 
@@ -134,7 +78,7 @@ def ragged_rows_keep_their_own_time(reading: Reading) -> None:
     """Rows that begin at positions of their own, and skip some, give what one pass gives."""
     positions = torch.stack([torch.arange(LENGTH) * (1 + row) + 5 * row for row in range(BATCH)])
     text = reading.text(positions=positions)
-    for mask, split in ((mask, split) for mask in MASKS for split in SPLITS):
+    for mask, split in product(SPLIT_MASKS, SPLITS):
         found = read(reading.factory(), text, split, mask)
         reading.agree("the output", text, found, mask, f"ragged rows, chunks of {split}")
 
@@ -144,7 +88,7 @@ def padding_is_remembered(reading: Reading) -> None:
     keep = torch.ones(BATCH, LENGTH, dtype=torch.bool)
     keep[0, 2:5], keep[1, 7], keep[2, :3] = False, False, False
     text = reading.text(positions=torch.arange(LENGTH), keep=keep)
-    for mask, split in ((mask, split) for mask in MASKS for split in SPLITS):
+    for mask, split in product(SPLIT_MASKS, SPLITS):
         found = read(reading.factory(), text, split, mask)
         reading.agree("the output", text, found, mask, f"padding, chunks of {split}")
 
@@ -184,9 +128,15 @@ def a_refusal_changes_nothing(reading: Reading) -> None:
         "keys of another width": lambda: cache.append(k[..., :3], v),
         "keys of another batch": lambda: cache.append(k[:1], v[:1]),
         "keys of another dtype": lambda: cache.append(k.float(), v.float()),
+        "values of another dtype": lambda: cache.append(k, v.float()),
+        "keys on another device": lambda: cache.append(k.to("meta"), v.to("meta")),
         "keys without their values": lambda: cache.append(k, v[:, :, :1]),
+        "keys without heads": lambda: cache.append(k[:, 0], v[:, 0]),
+        "facts of other tokens": lambda: cache.append(k, v, Tokens(3, 6)),
         "a rollback past the start": lambda: cache.rollback(7),
         "a row that is not there": lambda: cache.reorder(torch.tensor([0, 3, 1])),
+        "a row before the first": lambda: cache.reorder(torch.tensor([-1])),
+        "rows that are no integers": lambda: cache.reorder(torch.tensor([0.0])),
     }.items():
         _require_cache_error(reading, name, action)
     rest = read(cache, text.slice(6, LENGTH), (5,), "causal")
@@ -207,6 +157,16 @@ def tells_what_it_holds(reading: Reading) -> None:
     require(cache.memory_bytes() > 0, reading, "eight tokens take no memory")
 
 
+def any_history_equals_one_pass(reading: Reading) -> None:
+    """After any appends, rollbacks and reorders, new tokens get what one pass gives them.
+
+    Rows are ragged, absent tokens hold NaN, queries and keys are turned by their positions.
+    """
+    for mask in (*MASKS, *WIDE):
+        for seed in range(4 * reading.seed, 4 * reading.seed + 4):
+            History(reading.factory, mask, tolerance=reading.tolerance, seed=seed).live()
+
+
 LAWS: Suite = (
     any_split_equals_one_pass,
     left_padding_is_no_token,
@@ -216,6 +176,7 @@ LAWS: Suite = (
     rows_may_be_reordered,
     a_refusal_changes_nothing,
     tells_what_it_holds,
+    any_history_equals_one_pass,
 )
 
 
@@ -228,8 +189,10 @@ def check_cache(
 ) -> None:
     """Hold a cache to the law that any split of a text into chunks equals one pass.
 
+    A `CrossCache` is held to the law that every step reads the context itself.
+
     Args:
-        factory: Makes an empty cache with room for eleven tokens at least.
+        factory: Makes an empty cache with room for forty tokens at least.
         tolerance: How far outputs may be off, as a share of the largest; more for a cache that
             rounds what it keeps.
         seed: Seeds the text.
@@ -244,34 +207,27 @@ def check_cache(
         >>> check_cache(GrowingCache)
     """
     for chosen in range(seed, seed + (10 if thorough else 1)):
-        hold(LAWS, Reading(factory, tolerance, chosen))
+        if isinstance(factory(), CrossCache):
+            hold(CONTEXT_LAWS, Holding(factory, tolerance, chosen))  # type: ignore[arg-type]
+        else:
+            hold(LAWS, Reading(factory, tolerance, chosen))
 
 
 def read(cache: Cache, text: Text, split: Sequence[int], mask: str) -> Tensor:
     """The outputs of a text that comes in chunks, each with a mask that describes it alone."""
-    return torch.cat([_step(cache, chunk, mask) for chunk in _chunks(text, split)], dim=2)
-
-
-def _chunks(text: Text, split: Sequence[int]) -> Iterator[Text]:
-    start = 0
+    outputs, start = [], 0
     for length in split:
-        yield text.slice(start, start + length)
+        outputs.append(_step(cache, text, start, start + length, mask))
         start += length
+    return torch.cat(outputs, dim=2)
 
 
-def _step(cache: Cache, chunk: Text, mask: str) -> Tensor:
-    batch, length = chunk.q.shape[0], chunk.q.shape[2]
-    if chunk.positions is None:
-        tokens = cache.follow(length, chunk.q.device)
-    else:
-        tokens = Tokens.given("positions", chunk.positions, batch, length, chunk.q.device)
-    rule = MASKS[mask](chunk)
+def _step(cache: Cache, text: Text, start: int, stop: int, mask: str) -> Tensor:
+    chunk = text.slice(start, stop)
+    rule = MASKS[mask](text.slice(0, stop), chunk)
     if chunk.keep is not None:
         rule = rule & Padding(chunk.keep)
-    total = cache.length + length
-    bound = settle(rule, batch, tokens, tokens, related=True, kv_total=total)
-    held = cache.append(chunk.k, chunk.v, bound.kv)
-    return attention(chunk.q, held.k, held.v, bound.with_keys(held.tokens))
+    return attend(cache, chunk, rule)
 
 
 def _require_cache_error(reading: Reading, name: str, action: Callable[[], object]) -> None:

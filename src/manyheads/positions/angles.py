@@ -29,19 +29,48 @@ def frequencies(width: int, base: float) -> tuple[float, ...]:
 
 
 def cos_sin(
-    frequencies: tuple[float, ...], positions: Int[Tensor, "*tokens"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "*tokens pairs"], Float[Tensor, "*tokens pairs"]]:
+    frequencies: tuple[float, ...] | Float[Tensor, "rows pairs"],
+    positions: Int[Tensor, "*tokens"],
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "*angles pairs"], Float[Tensor, "*angles pairs"]]:
     """Cosine and sine of position times frequency; a position below 0 counts as 0.
 
     Args:
-        frequencies: Radians a token, one for each pair.
+        frequencies: Radians a token, one for each pair; or a row of them for each sequence.
         positions: Where the tokens stand.
         dtype: The dtype of the angles and of the answer, float32 or float64. In float32 an angle
             is off by up to ``position * 2 ** -23``; anything shorter would make noise of it.
     """
-    as_tensor = _kept_tensor if is_plain_call(positions) else _fresh_tensor
-    angles = positions.clamp(min=0).unsqueeze(-1) * as_tensor(frequencies, dtype, positions.device)
+    places = positions.clamp(min=0).unsqueeze(-1)
+    if isinstance(frequencies, Tensor):
+        angles = places * frequencies.to(dtype).unsqueeze(-2)
+    else:
+        angles = places * as_row(frequencies, dtype, like=positions)
     return angles.cos(), angles.sin()
+
+
+def cos_sin_of(
+    frequencies: tuple[float, ...], coordinates: Tensor, axes: tuple[int, ...], dtype: torch.dtype
+) -> tuple[Float[Tensor, "*angles pairs"], Float[Tensor, "*angles pairs"]]:
+    """Cosine and sine of coordinate times frequency, the coordinate of each pair's own axis.
+
+    Args:
+        frequencies: Radians a step, one for each pair.
+        coordinates: (..., length, axes), any numbers.
+        axes: The axis of each pair.
+        dtype: As in `cos_sin`.
+    """
+    places = coordinates.to(dtype)[..., list(axes)]
+    angles = places * as_row(frequencies, dtype, like=coordinates)
+    return angles.cos(), angles.sin()
+
+
+def as_row(
+    frequencies: tuple[float, ...], dtype: torch.dtype, *, like: Tensor
+) -> Float[Tensor, " pairs"]:
+    """The frequencies as a tensor, where ``like`` is."""
+    make = _kept_tensor if is_plain_call(like) else _fresh_tensor
+    return make(frequencies, dtype, like.device)
 
 
 def _fresh_tensor(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.positions.angles import angle_dtype, cos_sin
+from manyheads.positions.angles import angle_dtype, cos_sin, cos_sin_of
 from manyheads.positions.given import as_tensor, is_plain_call
 from manyheads.positions.rotation import (
     Layout,
@@ -61,33 +61,55 @@ class Turn:
 
 
 def make_turn(
-    frequencies: tuple[float, ...], positions: int | Tensor, *, pairs: Pairs, like: Tensor
+    frequencies: tuple[float, ...] | Tensor,
+    positions: int | Tensor,
+    *,
+    pairs: Pairs,
+    like: Tensor,
+    gain: float = 1.0,
 ) -> Turn:
     """The turn of positions, for features like these.
 
     Args:
-        frequencies: Radians a token, one for each pair.
+        frequencies: Radians a token, one for each pair; or a row of them for each sequence.
         positions: The first of a run, or one number a token.
         pairs: Which features make a pair.
         like: Heads of the length, dtype and device of what will be turned.
+        gain: Multiplies what is turned.
     """
     length, plain = like.shape[2], is_plain_call(like)
-    small = length * len(frequencies) <= _KEPT_SIZE
-    if plain and small and like.is_cpu and not isinstance(positions, Tensor):
-        return _kept_run(frequencies, pairs, positions, length, like.dtype)
+    if (
+        plain
+        and like.is_cpu
+        and not isinstance(positions, Tensor)
+        and isinstance(frequencies, tuple)
+        and length * len(frequencies) <= _KEPT_SIZE
+    ):
+        return _kept_run(frequencies, pairs, gain, positions, length, like.dtype)
     numbers = as_tensor(positions, length=length, device=like.device)
-    return _make(frequencies, pairs, numbers, like.dtype, for_layout=plain)
+    tables = cos_sin(frequencies, numbers, angle_dtype(like.dtype))
+    return _laid_out(*tables, pairs, gain, like.dtype, for_layout=plain)
 
 
-def _make(
+def turn_to(
+    coordinates: Tensor,
     frequencies: tuple[float, ...],
-    pairs: Pairs,
-    positions: Tensor,
-    dtype: torch.dtype,
+    axes: tuple[int, ...],
     *,
-    for_layout: bool,
+    pairs: Pairs,
+    like: Tensor,
+    gain: float = 1.0,
 ) -> Turn:
-    cos, sin = cos_sin(frequencies, positions, angle_dtype(dtype))
+    """The turn of coordinates, (length, axes) or (batch, length, axes); see `make_turn`."""
+    tables = cos_sin_of(frequencies, coordinates, axes, angle_dtype(like.dtype))
+    return _laid_out(*tables, pairs, gain, like.dtype, for_layout=is_plain_call(like))
+
+
+def _laid_out(
+    cos: Tensor, sin: Tensor, pairs: Pairs, gain: float, dtype: torch.dtype, *, for_layout: bool
+) -> Turn:
+    if gain != 1.0:
+        cos, sin = cos * gain, sin * gain
     layout = lay_out(cos, sin, pairs=pairs, dtype=dtype) if for_layout else ()
     return Turn(cos, sin, pairs, layout, dtype)
 
@@ -103,13 +125,19 @@ _SHORT = 64
 # by all that decides them. On the CPU only: elsewhere a kept tensor could outlive its stream.
 @functools.lru_cache(maxsize=8)
 def _kept_run(
-    frequencies: tuple[float, ...], pairs: Pairs, start: int, length: int, dtype: torch.dtype
+    frequencies: tuple[float, ...],
+    pairs: Pairs,
+    gain: float,
+    start: int,
+    length: int,
+    dtype: torch.dtype,
 ) -> Turn:
     if length <= _SHORT:  # Decoding asks for the next token each time.
         first = start - start % _SHORT
-        longer = _kept_run(frequencies, pairs, first, 2 * _SHORT + 1, dtype)
+        longer = _kept_run(frequencies, pairs, gain, first, 2 * _SHORT + 1, dtype)
         return longer.rows(start - first, length)
     # Ordinary tensors, for a training step may use what a call under inference_mode made first.
     with torch.inference_mode(False), torch.no_grad():
         positions = as_tensor(start, length=length, device=torch.device("cpu"))
-        return _make(frequencies, pairs, positions, dtype, for_layout=True)
+        tables = cos_sin(frequencies, positions, angle_dtype(dtype))
+        return _laid_out(*tables, pairs, gain, dtype, for_layout=True)

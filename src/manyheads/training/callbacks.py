@@ -17,31 +17,34 @@ class StopWhenRight(Callback):
 
     Args:
         stop_at: The fraction that is enough; above 1 never.
+
+    Attributes:
+        step: The step of the last look at the validation split, None before the first.
+        exact_match: What it found, a fraction.
     """
 
     def __init__(self, stop_at: float) -> None:
         self.stop_at = stop_at
-        self.exact_match: float | None = None
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the last look at the validation split was good enough."""
-        return self.exact_match is not None and self.exact_match >= self.stop_at
+        self.step: int | None = None
+        self.exact_match = 0.0
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.step = trainer.global_step
         self.exact_match = float(trainer.callback_metrics["exact_match"])
-        if trainer.state.fn == "fit":
-            trainer.should_stop = trainer.should_stop or self.stopped
+        self._stop_if_right(trainer)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A run that was over stays over when it is taken up.
-        trainer.should_stop = trainer.should_stop or self.stopped
+        self._stop_if_right(trainer)
+
+    def _stop_if_right(self, trainer: L.Trainer) -> None:
+        trainer.should_stop = trainer.should_stop or self.exact_match >= self.stop_at
 
     def state_dict(self) -> dict[str, Any]:
-        return {"exact_match": self.exact_match}
+        return {"step": self.step, "exact_match": self.exact_match}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.exact_match = state_dict["exact_match"]
+        self.step, self.exact_match = state_dict["step"], state_dict["exact_match"]
 
 
 class SaveAfterCheck(Callback):
@@ -56,9 +59,7 @@ class SaveAfterCheck(Callback):
         also: Called once the file is in place.
     """
 
-    def __init__(
-        self, path: Path, description: dict[str, Any], also: Callable[[L.Trainer], None]
-    ) -> None:
+    def __init__(self, path: Path, description: dict[str, Any], also: Callable[[], None]) -> None:
         self.path = path
         self.description = description
         self.also = also
@@ -71,7 +72,7 @@ class SaveAfterCheck(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == "fit":
             trainer.save_checkpoint(self.path)
-            self.also(trainer)
+            self.also()
 
 
 class KeepRandomness(Callback):

@@ -17,6 +17,8 @@ from manyheads.training.loss import token_loss
 from manyheads.training.recipe import Recipe
 from manyheads.training.schedule import WarmupCosine
 
+LOG_EVERY = 10  # steps
+
 
 class TransformerModule(L.LightningModule):
     """Train a ``Transformer`` on batches of ids by teacher forcing.
@@ -55,7 +57,7 @@ class TransformerModule(L.LightningModule):
             if parameter.grad is not None:
                 parameter.grad.div_(tokens)
         # Lightning would write only now and then, and take each step's time to prepare it.
-        if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
+        if (self.trainer.global_step + 1) % LOG_EVERY == 0:
             loss = self._total / self._tokens.clamp(min=1)
             rate = optimizer.param_groups[0]["lr"]
             self.log_dict({"loss": loss, "learning_rate": rate})

@@ -6,24 +6,21 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from manyheads.errors import CheckpointError, OptionError
 from manyheads.models import Transformer, TransformerConfig
 from manyheads.tasks import Task
 from manyheads.training.checkpoint import Trained, save
 from manyheads.training.extra import require_lightning
 from manyheads.training.recipe import Recipe
+from manyheads.training.run import RESUME, describe, settle
 
 if TYPE_CHECKING:
     import lightning as L
-
-RESUME = "resume.safetensors"
 
 
 def small_config(task: Task) -> TransformerConfig:
@@ -84,99 +81,55 @@ def train(
         2
     """
     require_lightning()
+    from manyheads.training.callbacks import KeepRandomness, SaveAfterCheck, StopWhenRight
     from manyheads.training.data import TaskData
     from manyheads.training.module import TransformerModule
+    from manyheads.training.progress import progress_bar
 
-    run = _run(task, recipe, config, resume)
-    recipe, config = run["recipe"], run["config"]
-    folder = out if out is not None else resume
+    recipe, config = settle(task, recipe, config, resume, default=small_config(task))
+    kept = out if out is not None else resume
+    folder = None if kept is None else Path(kept)
     with _own_randomness(recipe.seed), _quiet_lightning():
-        model = Transformer(config)
         data = TaskData(task, recipe)
         data.setup("fit")
+        model = Transformer(config)
         module = TransformerModule(model, recipe, max_new_tokens=data.max_new_tokens)
-        trained = Trained(
-            model,
-            task.source_vocabulary,
-            task.target_vocabulary,
-            task.name,
-            task.options(),
-            data.max_new_tokens,
-        )
-        trainer = _trainer(trained, recipe, _description(task, recipe, config), folder, progress)
+        watch = StopWhenRight(recipe.stop_at)
+
+        def trained() -> Trained:
+            return Trained(
+                model,
+                task.source_vocabulary,
+                task.target_vocabulary,
+                task.name,
+                task.options(),
+                data.max_new_tokens,
+                {"steps": watch.step, "exact_match": watch.exact_match},
+            )
+
+        callbacks: list[L.Callback] = [KeepRandomness(), watch]
+        if progress == "bar":
+            callbacks.append(progress_bar(f"Training on {task.name}"))
+        if folder is not None:
+            run = describe(task, recipe, config)
+            callbacks.append(SaveAfterCheck(folder / RESUME, run, lambda: save(folder, trained())))
+        trainer = _trainer(recipe, callbacks, _loggers(folder))
         trainer.fit(module, data, ckpt_path=Path(resume) / RESUME if resume is not None else None)
-        if trained.report.get("steps") != trainer.global_step:
+        if watch.step != trainer.global_step:
             trainer.validate(module, data, verbose=False)
-            _report(trained, trainer)
     model.eval()
     if folder is not None:
-        save(folder, trained)
-    return trained
+        save(folder, trained())
+    return trained()
 
 
-def _description(task: Task, recipe: Recipe, config: TransformerConfig) -> dict[str, Any]:
-    return {
-        "task": {"name": task.name, "options": task.options()},
-        "recipe": asdict(recipe),
-        "config": asdict(config),
-    }
-
-
-def _run(
-    task: Task, recipe: Recipe | None, config: TransformerConfig | None, resume: str | Path | None
-) -> dict[str, Any]:
-    """Settle recipe and config: as given, as by default, or as in the run that is taken up."""
-    if resume is None:
-        return {"recipe": recipe or Recipe(), "config": config or small_config(task)}
-    from manyheads.training.state import read_state
-
-    path = Path(resume) / RESUME
-    held = read_state(path).get("manyheads")
-    try:
-        settled = {
-            "recipe": recipe or Recipe(**held["recipe"]),
-            "config": config or TransformerConfig(**held["config"]),
-        }
-        held_task = held["task"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"a run to continue must say what it trained; got path={str(path)!r} ({error!r}). "
-            "Pass a folder that manyheads.training.train has written."
-        ) from error
-    wanted = _description(task, **settled)
-    for part, what in (("task", held_task), ("recipe", held["recipe"]), ("config", held["config"])):
-        if wanted[part] != what:
-            raise OptionError(
-                f"{part} must be that of the run in {str(resume)!r}, {what}; got {part}="
-                f"{wanted[part]}. Leave it out, or train anew in another folder."
-            )
-    return settled
-
-
-def _trainer(
-    trained: Trained,
-    recipe: Recipe,
-    description: dict[str, Any],
-    folder: str | Path | None,
-    progress: Literal["bar", "none"],
-) -> L.Trainer:
+def _trainer(recipe: Recipe, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
     import lightning as L
     from lightning.pytorch.callbacks import ProgressBar
 
-    from manyheads.training.callbacks import KeepRandomness, SaveAfterCheck, StopWhenRight
-    from manyheads.training.progress import progress_bar
+    from manyheads.training.module import LOG_EVERY
     from manyheads.training.state import SafeState
 
-    callbacks: list[L.Callback] = [KeepRandomness(), StopWhenRight(recipe.stop_at)]
-    if progress == "bar":
-        callbacks.append(progress_bar(f"Training on {trained.task_name}"))
-    if folder is not None:
-
-        def also(trainer: L.Trainer) -> None:
-            _report(trained, trainer)
-            save(folder, trained)
-
-        callbacks.append(SaveAfterCheck(Path(folder) / RESUME, description, also))
     return L.Trainer(
         accelerator="auto",
         devices=1,
@@ -188,8 +141,8 @@ def _trainer(
         val_check_interval=recipe.check_every * recipe.accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        log_every_n_steps=10,
-        logger=_loggers(folder) if folder is not None else False,
+        log_every_n_steps=LOG_EVERY,
+        logger=loggers,
         callbacks=callbacks,
         plugins=[SafeState()],
         enable_checkpointing=False,
@@ -198,14 +151,11 @@ def _trainer(
     )
 
 
-def _report(trained: Trained, trainer: L.Trainer) -> None:
-    trained.report["steps"] = trainer.global_step
-    trained.report["exact_match"] = float(trainer.callback_metrics["exact_match"])
-
-
-def _loggers(folder: str | Path) -> list[Any]:
+def _loggers(folder: Path | None) -> list[Any]:
     from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
+    if folder is None:
+        return []
     loggers: list[Any] = [CSVLogger(folder, name="logs")]
     if find_spec("tensorboard") is not None:
         loggers.append(TensorBoardLogger(folder, name="tensorboard"))
