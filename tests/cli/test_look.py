@@ -13,7 +13,8 @@ def test_every_head_has_a_line_in_the_table_and_a_map_in_the_picture(run, tmp_pa
     for attention in ("encoder.0", "decoder.0.self", "decoder.0.cross"):
         lines = [line for line in out.splitlines() if line.startswith(attention)]
         assert len(lines) == 2
-    assert out.splitlines()[0].startswith("abcé -> ")
+    assert out.splitlines()[0] == "read     abcé"
+    assert out.splitlines()[1].startswith("written  ")
     assert picture.stat().st_size > 5000
 
 
