@@ -25,7 +25,10 @@ test-long: $(INSTALLED)
 bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks
 
+# Pictures and tree anew, then every page's code and links.
 docs: $(INSTALLED)
+	@$(BIN)/python docs/pictures.py
+	@$(BIN)/python docs/tree.py
 	@$(PYTEST) tests/test_docs.py
 
 lint: $(INSTALLED)

@@ -4,6 +4,8 @@ import contextlib
 import doctest
 import io
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": page.stem}
+    # A module, so that what a page defines can be pickled like what a reader's file defines.
+    module = types.ModuleType(page.stem)
+    monkeypatch.setitem(sys.modules, page.stem, module)
+    namespace = vars(module)
     for line, code in blocks(page):
         if code.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(code, namespace, page.name, str(page), line)

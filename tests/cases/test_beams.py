@@ -69,6 +69,7 @@ def test_the_cache_of_a_context_is_the_same_for_beams_of_a_sample() -> None:
     assert torch.equal(cache.read().v, -context)
     cache.reorder(torch.tensor([3, 2, 0, 1]))
     assert torch.equal(cache.read().k, context[[3, 2, 0, 1]])
+    assert torch.equal(cache.read().v, -context[[3, 2, 0, 1]])
 
 
 def test_a_smaller_batch_keeps_the_rows_that_are_named() -> None:

@@ -91,6 +91,16 @@ def test_any_split_into_chunks_equals_one_pass(
 
 
 @every_backend
+@pytest.mark.parametrize(("q_pos", "kv_pos"), [(2, 0), (0, 2), (3, 3), (0, 9)])
+def test_equal_lengths_do_not_make_equal_positions(q_pos: int, kv_pos: int, backend: str) -> None:
+    """A neighbour of CAUS-02: torch's is_causal would align the first query with the first key."""
+    shape = (1, 2, 5, 4)
+    allow = np.greater_equal.outer(np.arange(5) + q_pos, np.arange(5) + kv_pos)
+    exact = Exact(*(det(shape, number) for number in (23, 24, 25, 97)), allow=allow)
+    exact.agrees(torch.float64, backend, mh.Causal(), q_pos=q_pos, kv_pos=kv_pos)
+
+
+@every_backend
 def test_later_tokens_never_reach_earlier_rows(backend: str) -> None:
     q, k, v = (torch.from_numpy(det((1, 2, 7, 4), number)) for number in (23, 24, 25))
     before = mh.attention(q, k, v, mh.Causal(), backend=backend)

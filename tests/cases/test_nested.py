@@ -72,3 +72,46 @@ def test_a_shorter_batch_gives_the_same_real_tokens() -> None:
     cut = layer(x[:, :2], mask=mh.Padding(KEEP[:, :2]))
     near(whole[:, :2][KEEP[:, :2]], cut[KEEP[:, :2]].detach().numpy())
     near(whole[1, :1], layer(x[1:, :1])[0].detach().numpy())
+
+
+@pytest.mark.parametrize("by_positions", [True, False])
+@pytest.mark.parametrize("padding", [torch.nan, torch.inf, -torch.inf])
+def test_what_padding_of_a_context_holds_changes_nothing(
+    padding: float, by_positions: bool
+) -> None:
+    layer = mh.MultiHeadAttention(8, 2, d_value=8, dtype=torch.float64)
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    said = {"mask": mh.Padding(KEEP)}
+    if by_positions:
+        columns = torch.arange(4).masked_fill(~KEEP, -1)
+        said = {"positions": torch.arange(3), "context_positions": columns}
+    results = []
+    for context in (stream(0.0), stream(padding)):
+        leaves = [x.clone().requires_grad_(), context.requires_grad_(), context.detach().clone()]
+        leaves[2].requires_grad_()
+        layer.zero_grad()
+        out = layer(*leaves, **said)
+        out.square().sum().backward()
+        weights = [weight.grad for weight in layer.parameters()]
+        results.append([out, *(leaf.grad for leaf in leaves), *weights])
+    for got, expected in zip(*results, strict=True):
+        near(got, expected.detach().numpy())
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_so_it_is_in_a_decoder_layer(cached: bool, norm: str) -> None:
+    layer = mh.DecoderLayer(8, 2, 16, dropout=0.0, norm=norm, dtype=torch.float64)
+    x, mask = torch.randn(2, 3, 8, dtype=torch.float64), mh.Padding(KEEP)
+    results = []
+    for context in (stream(0.0), stream(torch.nan)):
+        cache = mh.LayerCache.new() if cached else None
+        out = layer(x, context, context_mask=mask, cache=cache)
+        if cached:
+            # the cache knows what the first mask said
+            out = torch.cat((out, layer(x, context_mask=None, cache=cache)), dim=1)
+        layer.zero_grad()
+        out.square().sum().backward()
+        results.append([out, *(weight.grad for weight in layer.parameters())])
+    for got, expected in zip(*results, strict=True):
+        near(got, expected.detach().numpy())

@@ -51,6 +51,34 @@ def test_layers_may_have_different_numbers_of_heads():
     assert [len(axes.get_xticklabels()) for axes in maps_of(figure)] == [0, 2, 2, 2]
 
 
+def test_layers_that_read_different_tokens_share_a_page():
+    source, target = list("2 may 2019"), list("2019-05-02")
+    weights = {
+        "encoder.0": torch.rand(2, 10, 10),
+        "decoder.0.self": torch.rand(2, 4, 4),
+        "decoder.0.cross": torch.rand(2, 4, 10),
+        "decoder.1.cross": torch.rand(2, 4, 10),
+    }
+    queries = {"encoder.0": source} | dict.fromkeys([*weights][1:], target[:4])
+    keys = dict.fromkeys(weights, source) | {"decoder.0.self": target[:4]}
+    figure = draw_heads(weights, queries, keys)
+    cells = maps_of(figure)
+    assert [len(axes.get_yticklabels()) for axes in cells] == [10, 0, 4, 0, 4, 0, 4, 0]
+    # The two cross-attentions share one row of keys.
+    assert [len(axes.get_xticklabels()) for axes in cells] == [10, 10, 4, 4, 0, 0, 10, 10]
+    bottoms = [axes.get_tightbbox().y0 for axes in cells[::2]]
+    tops = [axes.get_tightbbox().y1 for axes in cells[::2]]
+    assert all(bottom > top for bottom, top in zip(bottoms, tops[1:], strict=False))
+
+
+def test_labels_by_layer_must_name_every_layer():
+    weights = {"a": torch.zeros(1, 2, 2), "b": torch.zeros(1, 2, 2)}
+    with pytest.raises(
+        ShapeError, match=r"query_labels .* got query_labels of \['a'\], none of 'b'"
+    ):
+        draw_heads(weights, {"a": "xy"}, "xy")
+
+
 def test_heads_are_chosen_and_ordered():
     weights = torch.rand(4, 2, 2)
     figure = draw_heads({"": weights}, "ab", "ab", heads=[3, 1])
@@ -82,7 +110,7 @@ def test_layers_named_with_math_signs_and_scripts_are_drawn_literally(tmp_path):
 def test_a_page_of_very_many_heads_stays_within_what_can_be_drawn():
     page = new_figure(400, 3)
     assert max(page.get_size_inches()) * page.dpi <= 30_000
-    assert new_figure(10, 3).dpi == 150
+    assert new_figure(10, 3).dpi == 200
 
 
 def test_what_it_was_given_is_left_alone():
@@ -102,9 +130,9 @@ def test_what_it_was_given_is_left_alone():
         ({"a": torch.zeros(0, 2, 2)}, "must have heads, queries and keys"),
         (
             {"a": torch.zeros(1, 2, 2), "b": torch.zeros(1, 2, 3)},
-            "must have one q_len and kv_len in all layers; got {'a': ",
+            "key_labels must be as many as kv_len=3 in layer 'b'; got 2.*take a dict by layer",
         ),
-        ({"a": torch.zeros(1, 2, 3)}, "key_labels must be as many as kv_len=3; got 2"),
+        ({"a": torch.zeros(1, 2, 3)}, "key_labels must be as many as kv_len=3 in layer 'a'; got 2"),
     ],
 )
 def test_what_is_no_set_of_maps_is_refused(weights, message):

@@ -90,7 +90,7 @@ def test_with_more_tokens_than_dots_a_sharp_head_stays_sharp():
     shown = figure.axes[0].images[0].get_array()
     assert shown.shape[0] < length
     assert (np.diagonal(shown) == 1).all()
-    assert "largest of 4 x 4" in figure.axes[1].get_ylabel()
+    assert "largest of 3 x 3" in figure.axes[1].get_ylabel()
 
 
 def test_pooling_keeps_the_largest_of_each_block_and_the_rest_at_the_end():
@@ -133,7 +133,7 @@ def test_no_window_opens_and_pyplot_is_not_loaded():
         (torch.zeros(2, 0), ShapeError, "weights must have heads, queries and keys; got shape"),
         (torch.eye(2) / 0, OptionError, "weights must be finite; got 4 of NaN or inf in layer ''"),
         (torch.eye(2) * 2, OptionError, "weights must lie between 0 and 1; got 0 to 2 in"),
-        (torch.eye(3), ShapeError, "query_labels must be as many as q_len=3; got 2"),
+        (torch.eye(3), ShapeError, "query_labels must be as many as q_len=3 in layer ''; got 2"),
     ],
 )
 def test_what_is_no_map_is_refused(weights, kind, message):

@@ -1,7 +1,10 @@
 """What every cache promises."""
 
+import weakref
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -9,6 +12,7 @@ from torch import Tensor
 
 from manyheads.errors import CacheError
 from manyheads.masks import Tokens
+from manyheads.shapes import values_are_cheap
 
 
 class Cached(NamedTuple):
@@ -35,6 +39,8 @@ class Cache(ABC):
 
     wants_keys = True
     """Whether a layer must still project keys and values for this cache."""
+
+    _layer: weakref.ref[object] | None = None
 
     @property
     @abstractmethod
@@ -93,6 +99,42 @@ class Cache(ABC):
         positions, absent = self.tokens.positions(), self.tokens.absent
         return positions if absent is None else positions.masked_fill(absent, -1)
 
+    @contextmanager
+    def serving(self, layer: object) -> Iterator[None]:
+        """Serve one call of a layer; if it fails, the cache is as it was before.
+
+        A cache that writes over what it holds must put that back too.
+
+        Raises:
+            CacheError: If keys of another layer are held: the two would mix without a word.
+        """
+        if torch.compiler.is_compiling():
+            yield
+            return
+        before = dict(vars(self))
+        self._claim(layer)
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    def _claim(self, layer: object) -> None:
+        owner = None if self._layer is None else self._layer()
+        if owner is layer:
+            return
+        if owner is not None and self.length:
+            raise CacheError(
+                f"a cache must serve one layer; got one with {self.length} tokens of another "
+                f"layer. Take a cache for each: [GrowingCache() for _ in layers]."
+            )
+        self._layer = weakref.ref(layer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy serves whoever takes it first; and a weak reference cannot be pickled.
+        return {**vars(self), "_layer": None}
+
     def follow(self, length: int, device: torch.device) -> Tokens:
         """Where the next tokens stand if nobody says so: after the last token of each row."""
         if self.tokens is None:
@@ -139,6 +181,8 @@ def check_rows(index: Tensor, batch: int) -> Tensor:
             f"index must be integers (batch,); got {got}. Name for each row the row whose past it "
             f"takes, counted over the whole batch (sample * beams + beam)."
         )
+    if not values_are_cheap(index):
+        return index
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
         raise CacheError(
             f"index must name rows 0 to {batch - 1}; got index={index.tolist()}. Count over the "

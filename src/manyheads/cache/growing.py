@@ -14,7 +14,8 @@ class GrowingCache(Cache):
     """Keep every key and value.
 
     Room is made ahead of need, half as much again each time, so that a step copies one token and
-    not the whole past. Where gradients flow through the keys nothing is written in place.
+    not the whole past. Where gradients are recorded nothing is written in place, and gradients flow
+    through every chunk.
 
     Example:
         >>> import torch, manyheads as mh
@@ -55,7 +56,9 @@ class GrowingCache(Cache):
                 f"count must be at most the {self.length} tokens that are held; got "
                 f"count={count}. Roll back less, or take a new cache."
             )
-        if count and self._k is not None and self._v is not None and self._tokens is not None:
+        if count == self.length:
+            self._k = self._v = self._tokens = None
+        elif count and self._k is not None and self._v is not None and self._tokens is not None:
             self._tokens = self._tokens.first(self.length - count)
             # Copied at the next append: a view of what was forgotten must not be written over.
             self._k, self._v = self._k[:, :, : self.length], self._v[:, :, : self.length]
@@ -78,7 +81,10 @@ class GrowingCache(Cache):
 def _extend(held: Tensor, length: int, new: Tensor) -> Tensor:
     """``held[:, :, :length]`` followed by ``new``, and perhaps by spare room."""
     total = length + new.shape[2]
-    if torch.is_grad_enabled() and (held.requires_grad or new.requires_grad):
+    if total == length:
+        return held
+    if torch.is_grad_enabled():
+        # Also where only queries need a gradient: their graph holds views of these keys.
         return torch.cat((held[:, :, :length], new), dim=2)
     if held.requires_grad or held.shape[2] < total:
         # An ordinary tensor even under inference_mode: the cache may be used outside of it later.

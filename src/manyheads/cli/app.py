@@ -11,6 +11,10 @@ from manyheads.errors import ManyheadsError
 
 # By the module that holds it, so that a command loads no other's.
 COMMANDS = {
+    "demo": "Train on dates of many languages, translate, and see which head reads what.",
+    "train": "Train a Transformer on a task, with a progress bar.",
+    "generate": "Write the model's answer to each text.",
+    "look": "Print a table of heads, and draw each of them.",
     "explain": "Tell which backend does an attention call, why, and at what memory.",
     "info": "Print the facts that a bug report needs.",
 }
@@ -43,7 +47,7 @@ def run(arguments: list[str]) -> int:
     if debug:
         arguments = [each for each in own if each != "--debug"] + arguments[len(own) :]
     try:
-        app(arguments)
+        code = app(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be answered
     except CycloptsError as error:
         complain(f"{_usage(error)} Run: {_help_of(arguments)}")
@@ -60,7 +64,7 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _report(error, f"{error.strerror or error}{where}.", debug)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _report(error: Exception, message: str, debug: bool) -> int:

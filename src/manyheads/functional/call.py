@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -160,6 +161,13 @@ def _zero_absent(q: Tensor, k: Tensor, v: Tensor, bound: Bound) -> tuple[Tensor,
     if bound.q.absent is not None:
         q = q.masked_fill(bound.q.absent[:, None, :, None], 0.0)
     return q, k, v
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """No autocast inside of this."""
+    # Tensors on the meta device have no numbers to round, and torch no autocast for them.
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -28,7 +28,7 @@ def choose(call: Call, backend: str) -> Backend:
     if backend not in BACKENDS:
         raise BackendError(
             f"backend must be one of auto, {', '.join(BACKENDS)}; got backend={backend!r}. "
-            f"`explain` tells which can do a call."
+            f"Ask explain(...) which can do the call."
         )
     named = BACKENDS[backend]
     refusal = next(named.refusals(call), None)

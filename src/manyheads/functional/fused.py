@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.functional.call import Backend, Call, Refusal, Result
+from manyheads.functional.call import Backend, Call, Refusal, Result, full_precision
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -34,37 +34,79 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
 
     It looks at the structure of the rule and at the kind of the positions, never at values.
     """
-    mask, bias = call.mask, call.bias
-    if bias is None:
-        if mask is None:
-            return None, False
-        return (None, True) if mask.is_causal else (mask.dense(call.q.shape[1]), False)
+    mask, bias, heads = call.mask, call.bias, call.q.shape[1]
     # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
-    if bias.dtype != torch.float32 or call.q.dtype == torch.float64:
+    if bias is not None and (bias.dtype != torch.float32 or call.q.dtype == torch.float64):
         bias = bias.to(call.q.dtype)
-    if mask is not None:
-        bias = bias.masked_fill(~mask.dense(call.q.shape[1]), -torch.inf)
-    return bias, False
+    if mask is None:
+        return bias, False
+    if bias is None and mask.is_causal:
+        return None, True
+    # The kernel then skips the blocks of the future, and the rest of a mask is seldom more than a
+    # row of keys.
+    causal = mask.is_below_diagonal and _takes_both(call)
+    if bias is None:
+        return mask.additive(heads, call.q.dtype, past_only=causal), causal
+    if not (causal and mask.is_causal):
+        bias = bias.masked_fill(~mask.dense(heads, past_only=causal), -torch.inf)
+    return bias, causal
+
+
+def _takes_both(call: Call) -> bool:
+    """Whether a mask and causality go together, which torch's CPU kernel allows and its door not.
+
+    Its log-sum-exp is wrong for rows that only both of them empty; it maps over no further axis.
+    """
+    if call.q.device.type != "cpu" or call.need != "output":
+        return False
+    return torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
 
 
 def _run(call: Call) -> Result:
+    dtype = call.q.dtype
+    if _is_slow(call):
+        call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
+    elif call.bias is None or call.bias.dtype == dtype:
+        return _attend(call)
+    # Under autocast torch would round all of them to one dtype.
+    with full_precision(call.q.device):
+        result = _attend(call)
+    return result._replace(output=result.output.to(dtype))
+
+
+def _attend(call: Call) -> Result:
+    width = call.v.shape[3]
     mask, causal = lower(call)
     q, k, v = _fit(call.q, call.k, call.v)
     if call.need == "lse":
         output, lse = _with_lse(call, q, k, v, mask, causal)
-        return Result(output[..., : call.v.shape[3]], lse=lse)
-    output = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        dropout_p=call.dropout,
-        is_causal=causal,
-        scale=call.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
-    width = call.v.shape[3]
+        return Result(output[..., :width], lse=lse)
+    if causal and mask is not None:
+        output, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, True, attn_mask=mask, scale=call.scale
+        )
+    else:
+        output = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=call.dropout,
+            is_causal=causal,
+            scale=call.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
     return Result(output if output.shape[3] == width else output[..., :width])
+
+
+def _is_slow(call: Call) -> bool:
+    # A processor without 16-bit arithmetic: measured, the kernel's backward takes 4 to 6 times
+    # as long in bf16 as in fp32 and its forward as long, in fp16 all of it longer. Without
+    # gradients too, so that evaluation equals training to the bit.
+    halves = call.q.device.type == "cpu" and call.q.dtype in (torch.bfloat16, torch.float16)
+    if not halves or torch.compiler.is_compiling():
+        return False
+    return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,8 +126,6 @@ def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _with_lse(
     call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
     output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, causal, attn_mask=mask, scale=call.scale
     )
@@ -97,10 +137,11 @@ def _with_lse(
 
 def _extra_bytes(call: Call) -> int:
     extra = 0
+    if _is_slow(call):
+        extra += 4 * (call.q.numel() + call.k.numel() + call.v.numel())
     mask, _ = lower(call)
-    if mask is not None:
-        # torch turns a bool mask into numbers of the inputs' dtype
-        extra += mask.numel() * (call.q.element_size() + (mask.dtype == torch.bool))
+    if mask is not None and mask is not call.bias:
+        extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
     for before, after in zip((call.q, call.k, call.v), _fit(call.q, call.k, call.v), strict=True):
         if after is not before:
             extra += after.numel() * after.element_size()

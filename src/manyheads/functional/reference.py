@@ -5,12 +5,11 @@ weights, and has derivatives of every order and mode.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-from manyheads.functional.call import Backend, Call, Refusal, Result
+from manyheads.functional.call import Backend, Call, Refusal, Result, full_precision
 
 
 def raw_scores(call: Call) -> Tensor:
@@ -59,7 +58,7 @@ def softmax_scores(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _run(call: Call) -> Result:
-    with _full_precision(call.q.device):
+    with full_precision(call.q.device):
         weights, lse = softmax_scores(call)
         dropped = torch.dropout(weights, call.dropout, True) if call.dropout else weights
         v = _accurate(call.v)
@@ -72,12 +71,6 @@ def _group(queries: Tensor, keys: Tensor) -> Tensor:
     batch, heads, length, width = queries.shape
     group = heads // keys.shape[1]
     return queries.reshape(batch, keys.shape[1], group * length, width)
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[None]:
-    # Tensors on the meta device have no numbers to round, and torch no autocast for them.
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def _accurate(x: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from manyheads.errors import BackendError
 from manyheads.functional import (
     BACKENDS,
     Backend,
-    Result,
     attention,
     attention_with_lse,
     attention_with_weights,
@@ -243,11 +242,11 @@ def _results(backend: Backend, inputs: Inputs, tensors: dict[str, Tensor]) -> di
     grad = inputs.case.grad
     leaves = {name: tensor.detach().requires_grad_(grad) for name, tensor in tensors.items()}
     result = backend.run(inputs.call(leaves))
-    found = {
-        name: tensor
-        for name, tensor in zip(Result._fields, result, strict=True)
-        if name in ("output", inputs.case.need)
-    }
+    found = {"output": result.output}
+    if inputs.case.need != "output":
+        extra = result.weights if inputs.case.need == "weights" else result.lse
+        assert extra is not None
+        found[inputs.case.need] = extra
     if grad:
         gradients = torch.autograd.grad(
             _loss(found, inputs.case), list(leaves.values()), allow_unused=True

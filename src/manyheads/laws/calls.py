@@ -174,14 +174,14 @@ def draw(case: BackendCase) -> Inputs:
         else:
             arguments[name] = value.to(case.device) if tensor else value
     if case.void is not None:
-        _fill_void(case, tensors, arguments)
+        _fill_void(case.void, tensors, arguments)
     tensors = {name: _laid_out(tensor, case.layout) for name, tensor in tensors.items()}
     if case.grad:
         tensors = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
     return Inputs(case, tensors, arguments)
 
 
-def _fill_void(case: BackendCase, tensors: dict[str, Tensor], arguments: dict[str, Any]) -> None:
+def _fill_void(void: float, tensors: dict[str, Tensor], arguments: dict[str, Any]) -> None:
     call = prepare(**(USUAL | arguments | tensors))
     if call.mask is None:
         return
@@ -189,7 +189,7 @@ def _fill_void(case: BackendCase, tensors: dict[str, Tensor], arguments: dict[st
         if tokens.absent is not None:
             for name in names:
                 gone = tokens.absent[:, None, :, None]
-                tensors[name] = tensors[name].masked_fill(gone, case.void)
+                tensors[name] = tensors[name].masked_fill(gone, void)
 
 
 def _laid_out(tensor: Tensor, layout: str) -> Tensor:

@@ -7,7 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.cache import Cache, CrossCache, GrowingCache
+from manyheads.errors import CacheError, ShapeError
 from manyheads.layers.feed_forward import Activation, FeedForward
+from manyheads.layers.initialise import reset_children
 from manyheads.layers.multihead import MultiHeadAttention
 from manyheads.layers.residual import Norm, Residual
 from manyheads.layers.stream import settle_self
@@ -119,6 +121,10 @@ class DecoderLayer(nn.Module):
         self.cross_residual = Residual(d_model, norm=norm, dropout=dropout, **place)
         self.feed_forward_residual = Residual(d_model, norm=norm, dropout=dropout, **place)
 
+    def reset_parameters(self) -> None:
+        """Begin the weights anew."""
+        reset_children(self)
+
     def forward(
         self,
         x: Float[Tensor, "batch q_len d_model"],
@@ -141,7 +147,13 @@ class DecoderLayer(nn.Module):
             cache: Holds keys and values of earlier calls, and is given this call's.
             weights_into: Receives the weights of the self-attention, then of the cross-attention.
         """
-        text, outside = (None, None) if cache is None else cache
+        text, outside = _parts(cache)
+        if context is None and (outside is None or outside.wants_keys):
+            raise ShapeError(
+                "context must be given until a cache holds it; got context=None. Call "
+                "layer(x, context); a stream that attends to itself alone goes through an "
+                "EncoderLayer."
+            )
         x, bound = settle_self(x, mask, positions, text)
 
         def attend(x: Tensor) -> Tensor:
@@ -178,3 +190,14 @@ class DecoderLayer(nn.Module):
             weights_into=weights,
         )
         return out, weights[0], weights[1]
+
+
+def _parts(cache: LayerCache | None) -> tuple[Cache | None, CrossCache | None]:
+    if cache is None:
+        return None, None
+    if not isinstance(cache, LayerCache):
+        raise CacheError(
+            f"cache of a decoder layer must be a LayerCache; got cache={type(cache).__name__}. It "
+            f"holds the text and the context: LayerCache.new()."
+        )
+    return cache

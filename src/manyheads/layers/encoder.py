@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from manyheads.cache import Cache
 from manyheads.layers.feed_forward import Activation, FeedForward
+from manyheads.layers.initialise import reset_children
 from manyheads.layers.multihead import MultiHeadAttention
 from manyheads.layers.residual import Norm, Residual
 from manyheads.layers.stream import settle_self
@@ -78,6 +79,10 @@ class EncoderLayer(nn.Module):
         )
         self.attention_residual = Residual(d_model, norm=norm, dropout=dropout, **place)
         self.feed_forward_residual = Residual(d_model, norm=norm, dropout=dropout, **place)
+
+    def reset_parameters(self) -> None:
+        """Begin the weights anew."""
+        reset_children(self)
 
     def forward(
         self,

@@ -67,6 +67,7 @@ class FeedForward(nn.Module):
                 f"activation={activation!r}. Choose one."
             )
         self.activation = activation
+        self.init: Init = init
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.up = nn.Linear(d_model, d_hidden, bias=bias, **place)
         self.gate = (
@@ -74,9 +75,13 @@ class FeedForward(nn.Module):
         )
         self.down = nn.Linear(d_hidden, d_model, bias=bias, **place)
         self.dropout = nn.Dropout(check_probability("dropout", dropout))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin the weights anew."""
         for linear in self.children():
             if isinstance(linear, nn.Linear):
-                initialise(linear, init)
+                initialise(linear, self.init)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"]

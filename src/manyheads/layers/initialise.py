@@ -39,3 +39,9 @@ def initialise(linear: nn.Linear, init: Init) -> None:
         )
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
+
+
+def reset_children(module: nn.Module) -> None:
+    """Begin the weights of a module's parts anew."""
+    for part in module.children():
+        part.reset_parameters()  # type: ignore[operator]

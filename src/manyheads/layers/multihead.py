@@ -1,5 +1,6 @@
 """Multi-head attention: weights around one call of `attention`."""
 
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -7,8 +8,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.cache import Cache, Cached, CrossCache
-from manyheads.errors import CacheError, DTypeError, OptionError, ShapeError
+from manyheads.errors import (
+    CacheError,
+    OptionError,
+    PositionError,
+    ShapeError,
+)
 from manyheads.functional import attention, attention_with_weights
+from manyheads.layers.checks import (
+    check_cache,
+    check_same_tokens,
+    check_stream,
+    checked_head_dim,
+    checked_kv_heads,
+    checked_rotary,
+)
 from manyheads.layers.initialise import Init, initialise
 from manyheads.layers.projections import (
     PackedLinear,
@@ -17,9 +31,9 @@ from manyheads.layers.projections import (
     convert_state,
 )
 from manyheads.layers.stream import settle_cross, settle_self
-from manyheads.masks import Bound, Mask
+from manyheads.masks import Bound, Mask, Tokens
 from manyheads.positions import Rotary
-from manyheads.shapes import Positions, check_count, check_probability, head_counts
+from manyheads.shapes import Positions, check_count, check_probability
 
 
 class MultiHeadAttention(nn.Module):
@@ -88,8 +102,8 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.d_model = check_count("d_model", d_model)
         self.num_heads = check_count("num_heads", num_heads)
-        self.num_kv_heads = _checked_kv_heads(num_heads, num_kv_heads)
-        self.head_dim = _checked_head_dim(d_model, num_heads, head_dim)
+        self.num_kv_heads = checked_kv_heads(num_heads, num_kv_heads)
+        self.head_dim = checked_head_dim(d_model, num_heads, head_dim)
         self.d_context = d_model if d_context is None else check_count("d_context", d_context)
         self.d_value = self.d_context if d_value is None else check_count("d_value", d_value)
         self.dropout = check_probability("dropout", dropout)
@@ -109,7 +123,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(self._widths[0], d_model, bias=bias, **place)
         self.q_norm = _norm(qk_norm, self.head_dim, **place)
         self.k_norm = _norm(qk_norm, self.head_dim, **place)
-        self.rotary = _checked_rotary(rotary, self.head_dim)
+        self.rotary = checked_rotary(rotary, self.head_dim)
         self.output_dropout = nn.Dropout(check_probability("output_dropout", output_dropout))
         self.register_load_state_dict_pre_hook(_convert)
         self.reset_parameters()
@@ -119,6 +133,8 @@ class MultiHeadAttention(nn.Module):
         for module in self.children():
             if isinstance(module, nn.Linear):
                 initialise(module, self.init)
+            elif isinstance(module, nn.RMSNorm | nn.LayerNorm):
+                module.reset_parameters()
 
     def forward(
         self,
@@ -139,31 +155,35 @@ class MultiHeadAttention(nn.Module):
             context: What is attended to; None means x itself.
             value: What is taken, if it is not what is attended to.
             mask: Who may see whom; with a cache it describes the new tokens only.
-            positions: Where the tokens of x stand: None (0, 1, 2, ... or after the cache's), an
-                int, or a tensor (length,) or (batch, length); below 0 = no token.
+            positions: Where the tokens of x stand: an int, or a tensor (length,) or (batch,
+                length); below 0 = no token. None: 0, 1, 2, ..., or after the cache's; with a
+                context, the last of it.
             context_positions: Where the tokens of the context stand.
             cache: Holds keys and values of earlier calls, and is given this call's.
             weights_into: Receives this call's weights, before dropout.
 
         Raises:
-            ShapeError: If a stream has another shape than the layer was built for.
+            ShapeError: If a stream has another shape than the layer was built for (and DTypeError,
+                DeviceError likewise).
+            PositionError: If positions do not fit the tokens, or are needed and missing.
             MaskError: If the mask does not fit the tokens.
             CacheError: If the cache does not fit the call; it is then as it was.
         """
-        self._check(x, context, value)
+        self._check(x, context, value, cache)
         crosses = context is not None or isinstance(cache, CrossCache)
-        if crosses:
-            q, k, v, bound = self._cross(
-                x, context, value, mask, positions, context_positions, cache
-            )
-        else:
-            q, k, v, bound = self._self(x, mask, positions, cache)
         dropout = self.dropout if self.training else 0.0
-        if weights_into is None:
-            mixed = attention(q, k, v, bound, dropout=dropout)
-        else:
-            mixed, weights = attention_with_weights(q, k, v, bound, dropout=dropout)
-            weights_into.append(weights)
+        with nullcontext() if cache is None else cache.serving(self):
+            if crosses:
+                q, k, v, bound = self._cross(
+                    x, context, value, mask, positions, context_positions, cache
+                )
+            else:
+                q, k, v, bound = self._self(x, mask, positions, cache)
+            if weights_into is None:
+                mixed = attention(q, k, v, bound, dropout=dropout)
+            else:
+                mixed, weights = attention_with_weights(q, k, v, bound, dropout=dropout)
+                weights_into.append(weights)
         return self.output_dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))
 
     def with_weights(
@@ -216,8 +236,7 @@ class MultiHeadAttention(nn.Module):
             q, k, v = self.qkv_proj.project(x, 0, 3)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k, v = self._split(q), self._split(k), self._split(v)
-        q, k = self._normed(q, k)
+        q, k, v = self.q_norm(self._split(q)), self.k_norm(self._split(k)), self._split(v)
         if self.rotary is not None:
             turn = self.rotary.at(None if bound is None else bound.q.position, like=q)
             q, k = turn(q), turn(k)
@@ -237,27 +256,37 @@ class MultiHeadAttention(nn.Module):
         context_positions: Positions,
         cache: Cache | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
-        held = _held_context(cache, context)
+        held = _held_context(cache, x, context)
+        if held is not None:
+            context = None
         x, context, bound = settle_cross(
             x, context, mask, positions, context_positions, held and held.tokens
         )
-        q = self._split(self._project(x, 0))
-        if held is None:
+        q = self.q_norm(self._split(self._project(x, 0)))
+        if held is not None:
+            k, v = held.k, held.v
+        else:
             assert context is not None
-            value = context if value is None else _masked_like(value, bound)
-            k, v = self._split(self._project(context, 1)), self._split(self._project(value, 2))
-            q, k = self._normed(q, k)
+            k, v = self._context_heads(context, value, bound)
             if self.rotary is not None:
                 k = self.rotary(k, context_positions)
             if cache is not None:
-                tokens = None if bound is None else bound.kv
-                cache.append(k, v, tokens)
-        else:
-            k, v = held.k, held.v
-            q, _ = self._normed(q, k[:, :, :0])
+                cache.append(k, v, None if bound is None else bound.kv)
         if self.rotary is not None:
-            q = self.rotary(q, positions)
+            kv = held.tokens if held is not None else None if bound is None else bound.kv
+            q = self.rotary(q, _among(kv, positions, q.shape[2], k.shape[2]))
         return q, k, v, bound
+
+    def _context_heads(
+        self, context: Tensor, value: Tensor | None, bound: Bound | None
+    ) -> tuple[Tensor, Tensor]:
+        if value is not None:
+            k, v = self._project(context, 1), self._project(_masked_like(value, bound), 2)
+        elif self.projections == "packed":
+            k, v = self.qkv_proj.project(context, 1, 3)
+        else:
+            k, v = self.k_proj(context), self.v_proj(context)
+        return self.k_norm(self._split(k)), self._split(v)
 
     def _project(self, x: Tensor, which: int) -> Tensor:
         if self.projections == "packed":
@@ -268,26 +297,18 @@ class MultiHeadAttention(nn.Module):
         # (batch, length, heads * head_dim) -> (batch, heads, length, head_dim)
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.q_norm(q), self.k_norm(k)
-
-    def _check(self, x: Tensor, context: Tensor | None, value: Tensor | None) -> None:
-        _check_stream("x", x, self.d_model)
+    def _check(
+        self, x: Tensor, context: Tensor | None, value: Tensor | None, cache: Cache | None
+    ) -> None:
+        # Past attribute access, which would compute a parametrised weight.
+        weight = self.out_proj._parameters.get("weight")
+        check_stream("x", x, self.d_model, weight)
         if context is not None:
-            _check_stream("context", context, self.d_context)
-            if context.shape[0] != x.shape[0]:
-                raise ShapeError(
-                    f"x and context must have one batch size; got x={x.shape[0]}, "
-                    f"context={context.shape[0]}. Expand the smaller one."
-                )
+            check_stream("context", context, self.d_context, weight)
         if value is not None:
-            _check_stream("value", value, self.d_value)
-            if context is None or value.shape[:2] != context.shape[:2]:
-                got = None if context is None else tuple(context.shape[:2])
-                raise ShapeError(
-                    f"value must have the context's batch and length; got value="
-                    f"{tuple(value.shape[:2])}, context={got}. Each key needs its value."
-                )
+            check_stream("value", value, self.d_value, weight)
+        check_same_tokens(x, context, value)
+        check_cache(cache)
 
     def extra_repr(self) -> str:
         return (
@@ -296,24 +317,7 @@ class MultiHeadAttention(nn.Module):
         )
 
 
-def _check_stream(name: str, x: Tensor, width: int) -> None:
-    if not isinstance(x, Tensor):
-        raise DTypeError(
-            f"{name} must be a torch.Tensor; got {name}={type(x).__name__}. Convert it with "
-            f"torch.as_tensor."
-        )
-    if x.ndim != 3 or x.shape[2] != width:
-        raise ShapeError(
-            f"{name} must be (batch, length, {width}); got shape {tuple(x.shape)}. Batch comes "
-            f"first; add it with {name}[None] if there is none."
-        )
-    if not x.dtype.is_floating_point:
-        raise DTypeError(
-            f"{name} must be a floating-point tensor; got {name}={x.dtype}. Embed token ids first."
-        )
-
-
-def _held_context(cache: Cache | None, context: Tensor | None) -> Cached | None:
+def _held_context(cache: Cache | None, x: Tensor, context: Tensor | None) -> Cached | None:
     if cache is None:
         return None
     if not isinstance(cache, CrossCache):
@@ -321,45 +325,36 @@ def _held_context(cache: Cache | None, context: Tensor | None) -> Cached | None:
             f"attention to a context must have a CrossCache; got {type(cache).__name__}. A "
             f"growing cache holds a text that attends to itself."
         )
-    return None if cache.wants_keys and context is not None else cache.read()
+    if cache.wants_keys and context is not None:
+        return None
+    held = cache.read()
+    size = (x.shape[0], held.tokens.length if context is None else context.shape[1])
+    if size != (held.k.shape[0], held.tokens.length):
+        raise CacheError(
+            f"cache must hold this context, of (batch, length) = {size}; got one of "
+            f"{(held.k.shape[0], held.tokens.length)}. Take a new CrossCache for another context, "
+            f"or reorder this one."
+        )
+    return held
+
+
+def _among(kv: Tokens | None, positions: Positions, q_len: int, kv_len: int) -> Positions:
+    first = 0 if kv is None else kv.position
+    if positions is not None:
+        return positions
+    if isinstance(first, Tensor) or q_len != kv_len:
+        raise PositionError(
+            f"positions must be given where rotary meets a context of another length or of its own "
+            f"positions; got none, q_len={q_len}, kv_len={kv_len}. Write positions=0 if x begins "
+            f"with the context, positions={kv_len - q_len} if they end together."
+        )
+    return first
 
 
 def _masked_like(value: Tensor, bound: Bound | None) -> Tensor:
     if bound is None or bound.kv.absent is None:
         return value
     return value.masked_fill(bound.kv.absent[:, :, None], 0.0)
-
-
-def _checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    if num_kv_heads is None:
-        return num_heads
-    check_count("num_kv_heads", num_kv_heads)
-    if num_heads % num_kv_heads:
-        raise OptionError(
-            f"num_kv_heads must divide num_heads={num_heads}; got num_kv_heads={num_kv_heads}. "
-            f"These do: {head_counts(num_heads)}."
-        )
-    return num_kv_heads
-
-
-def _checked_head_dim(d_model: int, num_heads: int, head_dim: int | None) -> int:
-    if head_dim is not None:
-        return check_count("head_dim", head_dim)
-    if d_model % num_heads:
-        raise OptionError(
-            f"num_heads must divide d_model={d_model}; got num_heads={num_heads}. These do: "
-            f"{head_counts(d_model)}. Or give head_dim."
-        )
-    return d_model // num_heads
-
-
-def _checked_rotary(rotary: Rotary | None, head_dim: int) -> Rotary | None:
-    if rotary is not None and rotary.head_dim != head_dim:
-        raise OptionError(
-            f"rotary must turn heads of width head_dim={head_dim}; got "
-            f"rotary.head_dim={rotary.head_dim}. Write Rotary({head_dim})."
-        )
-    return rotary
 
 
 def _norm(

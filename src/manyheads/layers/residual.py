@@ -45,6 +45,10 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = nn.Dropout(check_probability("dropout", dropout))
 
+    def reset_parameters(self) -> None:
+        """Begin the weights anew."""
+        self.norm.reset_parameters()
+
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """The stream after a sublayer."""
         if self.where == "pre":

@@ -1,10 +1,13 @@
 """A stream of tokens on its way through layers: who of them is there, and who sees whom."""
 
+import torch
 from torch import Tensor
 
 from manyheads.cache import Cache
+from manyheads.errors import MaskError, PositionError
 from manyheads.masks import Bound, Mask, Tokens, as_mask, settle
 from manyheads.masks.base import Everyone
+from manyheads.masks.bound import last_of
 from manyheads.shapes import Positions
 
 
@@ -24,11 +27,12 @@ def settle_self(
         x with zeros for absent tokens, and the mask over the tokens of x alone; None where all see
         all.
     """
+    batch, length = x.shape[:2]
     if isinstance(mask, Bound):
-        return x, mask
+        _check_settled(mask, length, length, positions)
+        return (x, mask) if mask.clean else (_without_absent(x, mask.kv), mask.cleaned())
     if mask is None and positions is None and (cache is None or cache.tokens is None):
         return x, None
-    batch, length = x.shape[:2]
     if positions is None and cache is not None:
         tokens = cache.follow(length, x.device)
     else:
@@ -60,27 +64,59 @@ def settle_cross(
     Returns:
         x and context with zeros for absent tokens, and the mask; None where all see all.
     """
-    if isinstance(mask, Bound):
-        return x, context, mask
-    plain = mask is None and positions is None and context_positions is None
-    if plain and (held is None or held.absent is None):
-        return x, context, None
     batch, q_len = x.shape[:2]
-    if held is not None:
-        kv = held
+    if isinstance(mask, Bound):
+        bound = mask
+        _check_settled(mask, q_len, _length(context, held), positions, context_positions)
     else:
-        assert context is not None
-        length = context.shape[1]
-        kv = Tokens.given("context_positions", context_positions, batch, length, x.device)
-    rule = Everyone() if mask is None else as_mask(mask)
-    if positions is None and context_positions is None and kv.is_run and rule.reads_positions:
-        positions = kv.position + kv.length - q_len  # the last of the context, as in `attention`
-    q = Tokens.given("positions", positions, batch, q_len, x.device)
-    bound = settle(rule, batch, q, kv, related=False)
-    x = _without_absent(x, bound.q)
+        plain = mask is None and positions is None and context_positions is None
+        if plain and (held is None or held.absent is None):
+            return x, context, None
+        rule = Everyone() if mask is None else as_mask(mask)
+        kv = held or Tokens.given(
+            "context_positions", context_positions, batch, _length(context, held), x.device
+        )
+        q = _asking(positions, kv, rule, batch, q_len, x.device)
+        bound = settle(rule, batch, q, kv, related=False)
+    if bound.clean:
+        return x, context, bound
     if context is not None:
         context = _without_absent(context, bound.kv)
-    return x, context, bound.cleaned()
+    return _without_absent(x, bound.q), context, bound.cleaned()
+
+
+def _asking(
+    positions: Positions, kv: Tokens, rule: Mask, batch: int, q_len: int, device: torch.device
+) -> Tokens:
+    if positions is not None or not rule.reads_positions:
+        return Tokens.given("positions", positions, batch, q_len, device)
+    if kv.is_run:
+        return last_of(kv, rule, batch, q_len)
+    raise PositionError(
+        f"positions must be given where the mask reads those of a context; got positions=None. "
+        f"Say where the {q_len} tokens of x stand among the context's: positions=..."
+    )
+
+
+def _check_settled(mask: Bound, q_len: int, kv_len: int, *positions: Positions) -> None:
+    if any(given is not None for given in positions):
+        raise MaskError(
+            "a settled mask must come alone; got positions beside it. It holds the positions that "
+            "it was settled with."
+        )
+    if (mask.q.length, mask.kv.length) != (q_len, kv_len):
+        raise MaskError(
+            f"a settled mask must fit its call; got one for {mask.q.length} queries and "
+            f"{mask.kv.length} keys, and q_len={q_len}, kv_len={kv_len}. Settle it anew; with a "
+            f"cache it speaks of the new tokens alone."
+        )
+
+
+def _length(context: Tensor | None, held: Tokens | None) -> int:
+    if held is not None:
+        return held.length
+    assert context is not None
+    return context.shape[1]
 
 
 def _without_absent(x: Tensor, tokens: Tokens) -> Tensor:

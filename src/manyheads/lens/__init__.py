@@ -6,5 +6,13 @@ Today: the pictures. Matplotlib is loaded when the first one is drawn, not befor
 from manyheads.lens.grid import draw_heads
 from manyheads.lens.heatmap import draw_heatmap
 from manyheads.lens.pieces import merge_labels, merge_weights
+from manyheads.lens.summary import HeadSummary, summarize_heads
 
-__all__ = ["draw_heads", "draw_heatmap", "merge_labels", "merge_weights"]
+__all__ = [
+    "HeadSummary",
+    "draw_heads",
+    "draw_heatmap",
+    "merge_labels",
+    "merge_weights",
+    "summarize_heads",
+]

@@ -1,7 +1,7 @@
 """The checks that stand before a picture: are these maps, and do the labels fit them?"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,9 @@ from manyheads.errors import OptionError, ShapeError
 
 Pair = tuple[int, int]
 Marks = Iterable[Pair] | Mapping[tuple[str, int], Iterable[Pair]]
+Labels = Sequence[str] | Mapping[str, Sequence[str]]
 Limits = Literal["unit", "own"]
+Rows = dict[str, dict[int, "Map"]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Map:
 
 
 def check_weights(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """Refuse what is no set of maps of one shape; give the maps as float32 arrays."""
+    """Refuse what is no set of maps; give the maps as float32 arrays."""
     if not isinstance(weights, Mapping):
         raise ShapeError(
             f"weights must map a layer's name to (heads, q_len, kv_len); got "
@@ -35,7 +37,6 @@ def check_weights(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         )
     if not weights:
         raise ShapeError("weights must hold at least one layer; got weights={}. Give some.")
-    shapes = {}
     for layer, tensor in weights.items():
         if tensor.ndim != 3:
             cure = "Choose one sample, weights[0]." if tensor.ndim == 4 else "Keep the heads apart."
@@ -48,12 +49,6 @@ def check_weights(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
                 f"weights must have heads, queries and keys; got shape {tuple(tensor.shape)} in "
                 f"layer {layer!r}. Give at least one of each."
             )
-        shapes[layer] = tuple(tensor.shape[1:])
-    if len(set(shapes.values())) > 1:
-        raise ShapeError(
-            f"weights must have one q_len and kv_len in all layers; got {shapes}. Draw layers of "
-            f"other lengths, such as cross-attention, in a picture of their own."
-        )
     return {layer: tensor.detach().float().cpu().numpy() for layer, tensor in weights.items()}
 
 
@@ -81,14 +76,22 @@ def check_values(maps: Sequence[Map], limits: Limits) -> None:
             )
 
 
-def check_labels(labels: Sequence[str], length: int, name: str, axis: str) -> list[str]:
-    """Refuse labels that are not one a token."""
+def labels_of(name: str, labels: Labels, layer: str, length: int, axis: str) -> list[str]:
+    """The labels of one layer's tokens; refuse those that are not one a token."""
+    if isinstance(labels, Mapping):
+        if layer not in labels:
+            raise ShapeError(
+                f"{name} must have the labels of each layer; got {name} of {sorted(labels)}, none "
+                f"of {layer!r}. Add them, or give one list for all layers."
+            )
+        labels = labels[layer]
     if len(labels) != length:
         raise ShapeError(
-            f"{name} must be as many as {axis}={length}; got {len(labels)}. Give one label a "
-            f"token, special tokens and padding included."
+            f"{name} must be as many as {axis}={length} in layer {layer!r}; got {len(labels)}. "
+            f"Give one label a token, special tokens and padding included; layers that read "
+            f"different tokens take a dict by layer."
         )
-    return [str(label) for label in labels]
+    return [str(each) for each in labels]
 
 
 def check_heads(heads: Sequence[int] | None, maps: Mapping[str, np.ndarray]) -> list[int]:
@@ -115,3 +118,27 @@ def check_marks(marks: Iterable[Pair], q_len: int, kv_len: int) -> frozenset[Pai
                 f"{(query, key)}. Count both from 0."
             )
     return pairs
+
+
+def annotate(rows: Rows, names: Mapping[tuple[str, int], str], marks: Marks) -> Rows:
+    """The maps with their names and marks; refuse those of maps that are not drawn."""
+    places = {(each.layer, each.head) for maps in rows.values() for each in maps.values()}
+    of_some = marks if isinstance(marks, Mapping) else {}
+    of_all = () if isinstance(marks, Mapping) else tuple(marks)
+    for what, given in {"names": names, "marks": of_some}.items():
+        unknown = [place for place in given if place not in places]
+        if unknown:
+            raise OptionError(
+                f"{what} must be of (layer, head) that are drawn; got {unknown[0]!r}. Drawn are "
+                f"{', '.join(map(str, sorted(places)[:4]))}{', ...' * (len(places) > 4)}."
+            )
+
+    def with_both(each: Map) -> Map:
+        place = (each.layer, each.head)
+        pairs = check_marks(of_some.get(place, of_all), *each.weights.shape)
+        return replace(each, name=names.get(place, f"head {each.head}"), marks=pairs)
+
+    return {
+        layer: {column: with_both(each) for column, each in maps.items()}
+        for layer, maps in rows.items()
+    }

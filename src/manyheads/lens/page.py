@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyheads.lens.labels import Label
+from manyheads.lens.labels import Label, token_labels
 from manyheads.lens.paper import INK, new_figure, write
 
 if TYPE_CHECKING:
@@ -74,35 +74,71 @@ def measure(labels: Sequence[Label], font: float) -> list[tuple[float, float]]:
 
 
 @dataclass(frozen=True)
+class Band:
+    """A row of maps, those of one layer, with the labels they share.
+
+    Attributes:
+        cells: The size of a map.
+        rows: The queries' labels that are shown.
+        columns: The keys' labels that are shown.
+        beside: Room that the queries' labels take, in inches.
+        below: Room that the keys' labels take, in inches.
+        upright: Of each key's label, whether it stands upright, because lying it would collide.
+        tokens: (q_len, kv_len).
+    """
+
+    cells: Cells
+    rows: Sequence[Label]
+    columns: Sequence[Label]
+    beside: float
+    below: float
+    upright: tuple[bool, ...]
+    tokens: tuple[int, int]
+
+
+def make_band(query_labels: Sequence[str], key_labels: Sequence[str], maps_across: int) -> Band:
+    """Measure the maps of one layer and the labels around them."""
+    cells = size_cells(len(query_labels), len(key_labels), maps_across)
+    rows = token_labels(query_labels, cells.every)
+    columns = token_labels(key_labels, cells.every)
+    sizes = measure(columns, cells.font)
+    upright = tuple(width > cells.stride - 0.02 for width, _ in sizes)
+    return Band(
+        cells=cells,
+        rows=rows,
+        columns=columns,
+        beside=max(width for width, _ in measure(rows, cells.font)) + TICK,
+        below=max(size[not up] for size, up in zip(sizes, upright, strict=True)) + TICK + WORD,
+        upright=upright,
+        tokens=(len(query_labels), len(key_labels)),
+    )
+
+
+@dataclass(frozen=True)
 class Page:
     """A figure with the places of its parts, in inches; see ``lay_out``.
 
     Attributes:
-        upright: Whether the keys' labels stand upright, because lying they would collide.
+        figure: What is drawn on.
+        left: Where the first map of a row begins.
+        right: Where the last map of the broadest row ends, with its scale if it has one.
+        tops: Where the maps of each band begin.
+        gap: Between two maps of a row.
+        block: How many tokens share a dot of the picture, each way.
     """
 
     figure: "Figure"
-    cells: Cells
     left: float
-    top: float
-    column_step: float
-    row_step: float
-    upright: bool
-
-    def tokens_per_dot(self, q_len: int, kv_len: int) -> int:
-        """How many tokens share a dot of the picture, each way."""
-        dense = max(q_len / self.cells.height, kv_len / self.cells.width)
-        return math.ceil(dense / self.figure.dpi)
+    right: float
+    tops: tuple[float, ...]
+    gap: float
+    block: int
 
     def box(self, left: float, top: float, width: float, height: float) -> "Axes":
         """New axes at so many inches from the page's upper left corner."""
         across, down = self.figure.get_size_inches()
         place = (left / across, 1 - (top + height) / down, width / across, height / down)
         return self.figure.add_axes(place)
-
-    def corner(self, row: int, column: int) -> tuple[float, float]:
-        """The upper left corner of a map."""
-        return self.left + column * self.column_step, self.top + row * self.row_step
 
     def text(self, left: float, top: float, label: Label, font: float) -> None:
         """Write at so many inches from the upper left corner, downwards from there."""
@@ -112,11 +148,8 @@ class Page:
 
 
 def lay_out(
-    cells: Cells,
-    layers: int,
+    bands: Sequence[Band],
     maps_across: int,
-    rows: Sequence[Label],
-    columns: Sequence[Label],
     *,
     title: Label | None,
     headed: bool,
@@ -125,36 +158,36 @@ def lay_out(
     """Decide the size of the page and of all that is on it.
 
     Args:
-        cells: The size of one map, from ``size_cells``.
-        layers: How many rows of maps.
+        bands: The rows of maps, from top to bottom.
         maps_across: How many maps in a row.
-        rows: The queries' labels that are shown.
-        columns: The keys' labels that are shown.
         title: Stands above all, if any.
         headed: Whether layers and heads are named above their maps.
         own_bars: Whether each map has a colour scale at its side, or the page one.
     """
-    beside = max(width for width, _ in measure(rows, cells.font))
-    sizes = measure(columns, cells.font)
-    upright = max(width for width, _ in sizes) > cells.stride - 0.02
-    below = max(size[0 if upright else 1] for size in sizes)
+    gap = OWN_ROOM if own_bars else GAP
     names = HEADER + NAME if headed else 0.0
+    left = EDGE + WORD + max(band.beside for band in bands)
+    right = left + max(maps_across * (band.cells.width + gap) for band in bands)
 
-    left = EDGE + WORD + beside + TICK
-    top = EDGE + (TITLE if title else 0.0) + names
-    column_step = cells.width + (OWN_ROOM if own_bars else GAP)
-    row_step = cells.height + names + GAP
-    body = max((layers - 1) * row_step + cells.height + TICK + below + WORD, LEAST_BODY)
-    right = EDGE if own_bars else BAR_ROOM
-    width = left + maps_across * column_step + right
+    tops, top = [], EDGE + (TITLE if title else 0.0)
+    for band, next_band in zip(bands, [*bands[1:], None], strict=True):
+        tops.append(top + names)
+        top = tops[-1] + band.cells.height + GAP
+        if not same_keys(band, next_band):
+            top += band.below
+    width = right + (EDGE if own_bars else BAR_ROOM)
     if title:
         width = max(width, measure([title], 11.0)[0][0] + 2 * EDGE)
-    return Page(
-        figure=new_figure(width, top + body + EDGE),
-        cells=cells,
-        left=left,
-        top=top,
-        column_step=column_step,
-        row_step=row_step,
-        upright=upright,
+    figure = new_figure(width, max(top, tops[0] + LEAST_BODY))
+    dense = max(max(b.tokens[0] / b.cells.height, b.tokens[1] / b.cells.width) for b in bands)
+    return Page(figure, left, right, tuple(tops), gap, math.ceil(dense / figure.dpi))
+
+
+def same_keys(band: Band, other: Band | None) -> bool:
+    """Whether one row of labels, below the lower of two bands, serves both."""
+    return (
+        other is not None
+        and band.columns == other.columns
+        and band.tokens[1] == other.tokens[1]
+        and band.cells.width == other.cells.width
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#222222", "#6b6b6b"
 # Dots an inch; a page of very many heads gets fewer, within what Agg can draw.
-SHARPNESS, MOST_DOTS = 150, 30_000
+SHARPNESS, MOST_DOTS = 200, 30_000
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A mask settled for the tokens of one call."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -26,7 +26,7 @@ class Bound:
         kv: What is known of the keys.
         pairs: Facts of whole pairs, (batch or 1, heads or 1, q_len, kv_len), by name.
         clean: Whether absent tokens are known to hold nothing foreign, so that nobody zeroes them.
-        keeps_below: `dense` keeps what it wrote if that has at most so many elements.
+        keeps_below: What was written is kept if it has at most so many elements.
     """
 
     rule: Mask
@@ -45,42 +45,71 @@ class Bound:
     @property
     def is_causal(self) -> bool:
         """Whether the i-th query sees just the first i keys, which is torch's ``is_causal``."""
+        present = self.q.absent is None and self.kv.absent is None
+        return type(self.rule) is Causal and present and self.is_below_diagonal
+
+    @property
+    def is_below_diagonal(self) -> bool:
+        """Whether the i-th query surely sees none but the first i keys, and of them perhaps all."""
         q, kv = self.q, self.kv
         return (
-            type(self.rule) is Causal
-            and q.absent is None
-            and kv.absent is None
+            self.rule.hides_future()
             and q.length == kv.length
             and q.is_run
             and kv.is_run
             and bool(q.position == kv.position)
         )
 
-    def dense(self, num_heads: int = 1) -> Tensor:
+    def dense(self, num_heads: int = 1, *, past_only: bool = False) -> Tensor:
         """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).
 
         An axis along which nothing changes keeps length 1.
-        """
-        if torch.compiler.is_compiling():
-            return self._write(num_heads)
-        # A tensor made under inference_mode cannot be saved for a gradient later.
-        key = (num_heads, torch.is_inference_mode_enabled())
-        if key in self._written:
-            return self._written[key]
-        seen = self._write(num_heads)
-        # A fake tensor, made to learn shapes, means nothing after its call.
-        if type(seen) is Tensor and seen.numel() <= self.keeps_below:
-            self._written[key] = seen
-        return seen
 
-    def _write(self, num_heads: int) -> Tensor:
-        head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
-        seen = self.rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        Args:
+            num_heads: How many query heads there are.
+            past_only: Whether pairs above the diagonal are hidden by the kernel, so that nothing
+                needs to be said of them.
+        """
+        key = (num_heads, past_only)
+        return self._kept(key, lambda: self._write(num_heads, past_only=past_only))
+
+    def additive(self, num_heads: int, dtype: torch.dtype, *, past_only: bool = False) -> Tensor:
+        """`dense` as a kernel adds it to its scores: 0 for pairs that may see each other, or -inf.
+
+        torch makes this of a bool mask at each call; here it is made once for a stack of layers.
+        """
+
+        def write() -> Tensor:
+            seen = self._write(num_heads, past_only=past_only)
+            return torch.where(seen, seen.new_zeros((), dtype=dtype), -torch.inf)
+
+        return self._kept((num_heads, past_only, dtype), write)
+
+    def _kept(self, key: tuple[object, ...], write: Callable[[], Tensor]) -> Tensor:
+        if torch.compiler.is_compiling():
+            return write()
+        # A tensor made under inference_mode cannot be saved for a gradient later.
+        key = (*key, torch.is_inference_mode_enabled())
+        if key not in self._written:
+            written = write()
+            # A fake tensor, made to learn shapes, means nothing after its call.
+            if type(written) is not Tensor or written.numel() > self.keeps_below:
+                return written
+            self._written[key] = written
+        return self._written[key]
+
+    def _write(self, num_heads: int, *, past_only: bool) -> Tensor:
+        rule, seen = _without_causal(self.rule) if past_only else self.rule, None
         if self.kv.absent is not None:
-            seen = seen & ~self.kv.absent[:, None, None, :]
+            seen = ~self.kv.absent[:, None, None, :]
         if self.q.absent is not None:
-            seen = seen & ~self.q.absent[:, None, :, None]
-        return seen
+            there = ~self.q.absent[:, None, :, None]
+            seen = there if seen is None else seen & there
+        if type(rule) is Everyone and seen is not None:
+            return seen
+        head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
+        allowed = rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        return allowed if seen is None else allowed & seen
 
     def with_keys(self, kv: Tokens) -> "Bound":
         """This mask over the keys of a cache, of which it described the newest."""
@@ -131,7 +160,8 @@ def bind(
     keeps = not torch.compiler.is_compiling()
     if keeps and key in _RULES:
         return _RULES[key]
-    bound = settle(rule, batch, *_aligned(rule, batch, q_len, kv_len, device), related=True)
+    kv = Tokens(kv_len, 0, device=device)
+    bound = settle(rule, batch, last_of(kv, rule, batch, q_len), kv, related=True)
     if keeps and bound.q.is_run and not rule.tensors():
         # Only rules are keys: a mask with tensors equals itself alone, and is never met again. And
         # no tensor is kept: made as a fake or under inference_mode, it would not outlive its call.
@@ -141,15 +171,14 @@ def bind(
     return bound
 
 
-def _aligned(
-    rule: Mask, batch: int, q_len: int, kv_len: int, device: torch.device | None
-) -> tuple[Tokens, Tokens]:
-    # With no positions given, the queries are the last of the keys.
-    first, kv = kv_len - q_len, Tokens(kv_len, 0, device=device)
+def last_of(kv: Tokens, rule: Mask, batch: int, q_len: int) -> Tokens:
+    """The queries where nobody placed them: the last ``q_len`` of a run of keys."""
+    assert not isinstance(kv.position, Tensor)
+    first = kv.position + kv.length - q_len
     if first < 0 and rule.reads_positions:
         # Queries that stand before every key are nowhere; a rule without positions does not mind.
-        return Tokens.given("q_pos", first, batch, q_len, device), kv
-    return Tokens(q_len, first, device=device), kv
+        return Tokens.given("q_pos", first, batch, q_len, kv.device)
+    return Tokens(q_len, first, device=kv.device)
 
 
 def settle(
@@ -201,4 +230,12 @@ def _simplify(rule: Mask, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Mask:
     if isinstance(rule, And):
         left = _simplify(rule.left, q_lo, q_hi, kv_lo, kv_hi)
         return both(left, _simplify(rule.right, q_lo, q_hi, kv_lo, kv_hi))
+    return rule
+
+
+def _without_causal(rule: Mask) -> Mask:
+    if type(rule) is Causal:
+        return Everyone()
+    if isinstance(rule, And):
+        return both(_without_causal(rule.left), _without_causal(rule.right))
     return rule

@@ -158,9 +158,10 @@ def _mark(name: str, tokens: Tokens, other: Tokens) -> Tensor:
         return tokens.marks[name]
     if other.marks[name].dtype == torch.bool:  # what nobody said is not so
         return _nobody(tokens)
+    kind = name.split("#")[0]
     raise MaskError(
-        f"a cache must know the {name} of all its tokens or of none; got {tokens.length} tokens "
-        f"without. Add {name.capitalize()}s(...) to the mask of every chunk."
+        f"a cache must know the {kind} of all its tokens or of none; got {tokens.length} tokens "
+        f"without. Add {kind.capitalize()}s(...) to the mask of every chunk."
     )
 
 

@@ -49,15 +49,15 @@ class Rule(Mask):
         if not isinstance(seen, Tensor) or seen.dtype != torch.bool:
             kind = seen.dtype if isinstance(seen, Tensor) else type(seen).__name__
             raise MaskError(
-                f"a rule must return a bool tensor; {self.name} returned {kind}. Compare positions "
+                f"a rule must return a bool tensor; got {kind} from {self.name}. Compare positions "
                 f"with ==, < and the like, and join conditions with & and |."
             )
         whole = torch.broadcast_shapes(head.shape, q.position.shape, kv.position.shape)
         sizes = zip(reversed(seen.shape), reversed(whole), strict=False)
         if seen.ndim > 4 or any(size not in (1, full) for size, full in sizes):
             raise MaskError(
-                f"a rule must return what broadcasts to {tuple(whole)}; {self.name} returned shape "
-                f"{tuple(seen.shape)}. Combine its arguments by arithmetic alone."
+                f"a rule must return what broadcasts to {tuple(whole)}; got shape "
+                f"{tuple(seen.shape)} from {self.name}. Combine its arguments by arithmetic alone."
             )
         return seen[(None,) * (4 - seen.ndim)]
 

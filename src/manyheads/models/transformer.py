@@ -1,124 +1,23 @@
 """The encoder-decoder Transformer of 2017."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.errors import DTypeError, OptionError, ShapeError
+from manyheads.errors import CacheError, ShapeError
 from manyheads.layers import DecoderLayer, EncoderLayer, LayerCache
-from manyheads.layers.feed_forward import Activation
-from manyheads.layers.residual import Norm
 from manyheads.layers.stream import settle_cross, settle_self
 from manyheads.masks import Causal, Padding
-from manyheads.positions import Learned, Rotary, Sinusoidal
-from manyheads.shapes import check_count, check_tensor
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """The numbers of a `Transformer`; the defaults are the base model of the paper.
-
-    Args:
-        source_vocab: How many kinds of source tokens there are.
-        target_vocab: How many kinds of target tokens there are.
-        d_model: Width of the stream.
-        num_heads: Query heads of each attention.
-        num_kv_heads: Key and value heads; None = `num_heads`.
-        num_encoder_layers: How many layers read the source.
-        num_decoder_layers: How many layers write the target.
-        d_hidden: Width inside of the feed-forward networks.
-        dropout: Share to drop in training, of embeddings and of what sublayers add.
-        norm: "post", as in the paper, or "pre".
-        activation: Of the feed-forward networks.
-        positions: How tokens know where they are.
-        max_length: The longest sequence, for learned positions; others need no maximum.
-        tied: Which matrices are one: the target's embedding and the output's ("target"), those and
-            the source's ("all", as in the paper), or none.
-        pad_id: The token that stands for no token.
-        bos_id: The token that every target begins with.
-        eos_id: The token that every target ends with.
-
-    Raises:
-        OptionError: If a number is out of range, or two do not go together.
-
-    Example:
-        >>> import manyheads as mh
-        >>> mh.TransformerConfig(source_vocab=8000, target_vocab=8000).d_model
-        512
-    """
-
-    source_vocab: int
-    target_vocab: int
-    d_model: int = 512
-    num_heads: int = 8
-    num_kv_heads: int | None = None
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_hidden: int = 2048
-    dropout: float = 0.1
-    norm: Norm = "post"
-    activation: Activation = "relu"
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    max_length: int = 512
-    tied: Literal["none", "target", "all"] = "target"
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("source_vocab", "target_vocab", "d_model", "num_heads", "d_hidden"):
-            check_count(name, getattr(self, name))
-        for name in ("num_encoder_layers", "num_decoder_layers"):
-            check_count(name, getattr(self, name), least=0)
-        if self.positions not in ("sinusoidal", "learned", "rotary"):
-            raise OptionError(
-                f"positions must be 'sinusoidal', 'learned' or 'rotary'; got "
-                f"positions={self.positions!r}. The paper of 2017 uses 'sinusoidal'."
-            )
-        if self.tied not in ("none", "target", "all"):
-            raise OptionError(
-                f"tied must be 'none', 'target' or 'all'; got tied={self.tied!r}. The paper of "
-                f"2017 ties all."
-            )
-        if self.tied == "all" and self.source_vocab != self.target_vocab:
-            raise OptionError(
-                f"tied='all' must have one vocabulary; got source_vocab={self.source_vocab}, "
-                f"target_vocab={self.target_vocab}. Use tied='target'."
-            )
-        for name in ("pad_id", "bos_id", "eos_id"):
-            if not 0 <= getattr(self, name) < self.target_vocab:
-                raise OptionError(
-                    f"{name} must be below target_vocab={self.target_vocab}; got "
-                    f"{name}={getattr(self, name)}. Special tokens are part of the vocabulary."
-                )
-
-
-class Embedding(nn.Module):
-    """Tokens as vectors times sqrt(d_model), and where they stand."""
-
-    def __init__(
-        self, tokens: nn.Embedding, config: TransformerConfig, place: dict[str, Any]
-    ) -> None:
-        super().__init__()
-        self.tokens = tokens
-        self.scale = math.sqrt(config.d_model)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = Sinusoidal(config.d_model)
-        elif config.positions == "learned":
-            self.positions = Learned(config.max_length, config.d_model, **place)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, ids: Tensor, positions: int | None = None) -> Tensor:
-        x = self.tokens(ids) * self.scale
-        if self.positions is not None:
-            x = self.positions(x, positions)
-        return self.dropout(x)
+from manyheads.models.config import TransformerConfig
+from manyheads.models.embedding import Embedding, check_ids, positions_of
+from manyheads.positions import Learned, Rotary
+from manyheads.shapes import (
+    values_are_cheap,
+)
 
 
 @dataclass(frozen=True)
@@ -127,11 +26,11 @@ class Memory:
 
     Args:
         context: (batch, source_len, d_model).
-        mask: Which of its tokens are there.
+        mask: Which of its tokens are there; None if all are.
     """
 
     context: Tensor
-    mask: Padding
+    mask: Padding | None
 
 
 class Transformer(nn.Module):
@@ -170,10 +69,8 @@ class Transformer(nn.Module):
         target = source
         if config.tied != "all":
             target = nn.Embedding(config.target_vocab, config.d_model, **place)
-        for embedding in (source, target):
-            nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
-        self.source_embedding = Embedding(source, config, place)
-        self.target_embedding = Embedding(target, config, place)
+        self.source_embedding = Embedding(source, positions_of(config, place), config.dropout)
+        self.target_embedding = Embedding(target, positions_of(config, place), config.dropout)
         options: dict[str, Any] = {
             "num_kv_heads": config.num_kv_heads,
             "dropout": config.dropout,
@@ -190,14 +87,36 @@ class Transformer(nn.Module):
             DecoderLayer(*widths, **options) for _ in range(config.num_decoder_layers)
         )
         # A stream that is normalised only inside of its sublayers needs one norm at its end.
-        final = nn.LayerNorm if config.norm == "pre" else _Nothing
-        self.encoder_norm = final(config.d_model, **place)
-        self.decoder_norm = final(config.d_model, **place)
+        pre = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(config.d_model, **place) if pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model, **place) if pre else nn.Identity()
         self.output = nn.Linear(config.d_model, config.target_vocab, bias=False, **place)
-        if config.tied != "none":
-            self.output.weight = target.weight
-        else:
+        self._tie()
+        self._begin_vocabulary()
+        self.register_load_state_dict_post_hook(_tie_again)
+
+    def reset_parameters(self) -> None:
+        """Begin the weights anew."""
+        for part in self.modules():
+            if isinstance(part, EncoderLayer | DecoderLayer | Learned | nn.LayerNorm):
+                part.reset_parameters()
+        self._begin_vocabulary()
+
+    def _begin_vocabulary(self) -> None:
+        std = self.config.d_model**-0.5
+        for embedding in (self.source_embedding, self.target_embedding):
+            nn.init.normal_(embedding.tokens.weight, std=std)
+        if self.config.tied == "none":
             nn.init.xavier_uniform_(self.output.weight)
+
+    def _tie(self) -> None:
+        if self.config.tied != "none":
+            self.output.weight = self.target_embedding.tokens.weight
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self._tie()  # leaving the meta device makes every name a parameter of its own
+        return self
 
     def forward(
         self, source: Int[Tensor, "batch source_len"], target: Int[Tensor, "batch target_len"]
@@ -214,8 +133,8 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "batch source_len"], weights_into: list[Tensor] | None = None
     ) -> Memory:
         """Read a source once, for any number of steps of the decoder."""
-        _check_ids("source", source, self.config.source_vocab)
-        mask = Padding(source != self.config.pad_id)
+        check_ids("source", source, self.config.source_vocab)
+        mask = self._padding(source)
         # Settled once for all layers, so that none of them works it out again.
         x, bound = settle_self(self.source_embedding(source), mask, None, None)
         for layer in self.encoder:
@@ -238,18 +157,24 @@ class Transformer(nn.Module):
             caches: From `new_caches`; they hold what went before.
             weights_into: Receives each layer's self-attention and cross-attention weights.
         """
-        _check_ids("target", target, self.config.target_vocab)
-        mask = Causal() & Padding(target != self.config.pad_id)
-        text = caches[0].text if caches else None
-        x = self.target_embedding(target, 0 if text is None else text.length)
-        x, bound = settle_self(x, mask, None, text)
-        x, context, outside = settle_cross(x, memory.context, memory.mask)
+        check_ids("target", target, self.config.target_vocab)
+        self._check_past(target, memory, caches)
+        text, outside = caches[0] if caches else (None, None)
+        follows = None if text is None else text.follow(target.shape[1], target.device).position
+        padding = self._padding(target)
+        mask = Causal() if padding is None else Causal() & padding
+        # Settled once for all layers, and of the context only what no cache holds.
+        x, bound = settle_self(self.target_embedding(target, follows), mask, None, text)
+        if outside is None or outside.wants_keys:
+            x, context, seen = settle_cross(x, memory.context, memory.mask)
+        else:
+            x, context, seen = settle_cross(x, None, None, held=outside.tokens)
         for index, layer in enumerate(self.decoder):
             x = layer(
                 x,
                 context,
                 mask=bound,
-                context_mask=outside,
+                context_mask=seen,
                 cache=caches[index] if caches else None,
                 weights_into=weights_into,
             )
@@ -293,6 +218,23 @@ class Transformer(nn.Module):
             cached=cached,
         )
 
+    def _padding(self, ids: Tensor) -> Padding | None:
+        keep = ids != self.config.pad_id
+        # Where all tokens are there, and it costs nothing to know, the faster kernels serve.
+        return None if values_are_cheap(keep) and keep.all() else Padding(keep)
+
+    def _check_past(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None) -> None:
+        if target.shape[0] != memory.context.shape[0]:
+            raise ShapeError(
+                f"target and memory must have one batch size; got target={target.shape[0]}, "
+                f"memory={memory.context.shape[0]}. Encode one source for each target."
+            )
+        if caches is not None and len(caches) != len(self.decoder):
+            raise CacheError(
+                f"caches must be one for each of {len(self.decoder)} decoder layers; got "
+                f"{len(caches)}. Take them from new_caches()."
+            )
+
     def _attentions(self) -> Iterator[str]:
         for index in range(len(self.encoder)):
             yield f"encoder.{index}"
@@ -301,31 +243,11 @@ class Transformer(nn.Module):
             yield f"decoder.{index}.cross"
 
 
-class _Nothing(nn.Identity):
-    def __init__(self, *_: object, **__: object) -> None:
-        super().__init__()
+def _tie_again(model: Transformer, _: object) -> None:
+    model._tie()
 
 
 def _rotary(config: TransformerConfig) -> Rotary | None:
     if config.positions != "rotary" or config.d_model % config.num_heads:
         return None
     return Rotary(config.d_model // config.num_heads)
-
-
-def _check_ids(name: str, ids: Tensor, vocabulary: int) -> None:
-    if check_tensor(name, ids).dtype not in (torch.int32, torch.int64):
-        raise DTypeError(
-            f"{name} must be int32 or int64 token ids; got {name}={ids.dtype}. Encode the text "
-            f"with a vocabulary first."
-        )
-    if ids.ndim != 2:
-        raise ShapeError(
-            f"{name} must be (batch, length); got shape {tuple(ids.shape)}. For one sequence write "
-            f"{name}[None]."
-        )
-    cheap = ids.device.type == "cpu" and not torch.compiler.is_compiling()
-    if cheap and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        raise OptionError(
-            f"{name} must hold token ids from 0 to {vocabulary - 1}; got {int(ids.min())} to "
-            f"{int(ids.max())}. Is it encoded with the model's own vocabulary?"
-        )

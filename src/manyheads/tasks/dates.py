@@ -33,7 +33,8 @@ class Dates(Task):
     Args:
         locales: CLDR's names of the locales.
         styles: "full", "long", "medium", "short", or CLDR skeletons such as "yMMMEd".
-        first_year: The first year, included.
+        first_year: The first year, included. By default the years are one full turn of the
+            calendar; within a single century a model need not read the century.
         last_year: The last year, included.
 
     Example:
@@ -46,8 +47,8 @@ class Dates(Task):
 
     locales: tuple[str, ...] = LOCALES
     styles: tuple[str, ...] = STYLES
-    first_year: int = 1900
-    last_year: int = 2099
+    first_year: int = 1800
+    last_year: int = 2199
 
     name: ClassVar[str] = "dates"
 

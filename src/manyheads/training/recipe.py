@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from manyheads.errors import OptionError
 
@@ -55,6 +55,8 @@ class Recipe:
         self._check("learning_rate", self.learning_rate > 0, "be above 0")
         self._check("clip", self.clip is None or self.clip > 0, "be above 0, or None")
         self._check("stop_at", self.stop_at > 0, "be above 0; above 1 never stops early")
+        names = get_args(Precision)
+        self._check("precision", self.precision in names, f"be one of {', '.join(names)}")
         self._check("warmup", self.warmup <= self.steps, f"end within steps={self.steps}")
 
     def _check(self, name: str, holds: bool, rule: str) -> None:

@@ -1,0 +1,16 @@
+"""Our speed and memory beside others': one registry, one runner, one benchmark a file."""
+
+from benchmarks import call, decode, importing, layer, memory
+from benchmarks.benchmark import Benchmark
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        call.CALL,
+        importing.IMPORTING,
+        decode.DECODE,
+        memory.MEMORY,
+        layer.LAYER,
+    )
+}
+"""Every benchmark by its name, the quick ones first."""

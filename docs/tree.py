@@ -1,0 +1,70 @@
+"""Write the tree of the source into README.md and README.zh-CN.md.
+
+    python docs/tree.py
+
+What stands beside a file is the beginning of its own docstring.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "manyheads"
+READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+BEGIN, END = "<!-- tree: written by docs/tree.py -->\n", "<!-- end of tree -->\n"
+
+WIDTH = 68
+
+# In reading order; what is not named here follows.
+ORDER = [
+    "functional",
+    "masks",
+    "positions",
+    "layers",
+    "cache",
+    "models",
+    "laws",
+    "lens",
+    "tasks",
+    "training",
+    "cli",
+]
+
+
+def summary(path: Path) -> str:
+    """The first words of a file's docstring: up to a colon or semicolon, or a late comma."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    line = text.split("\n")[0].removesuffix(".").replace("`", "")
+    for found in re.finditer("[:;]", line):
+        if len(line[: found.start()].split()) > 2:
+            line = line[: found.start()]
+            break
+    commas = [found.start() for found in re.finditer(",", line) if found.start() <= WIDTH]
+    return line[: commas[-1]] if len(line) > WIDTH and commas else line
+
+
+def lines() -> Iterator[str]:
+    """The tree, a line a file."""
+    yield "src/manyheads/"
+    folders = [folder for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()]
+    places = {name: place for place, name in enumerate(ORDER)}
+    for folder in sorted(folders, key=lambda f: (places.get(f.name, len(places)), f.name)):
+        yield f"  {folder.name + '/':<22}{summary(folder / '__init__.py')}"
+        for path in sorted(folder.glob("[!_]*.py")):
+            yield f"    {path.name:<20}{summary(path)}"
+    for path in sorted(SOURCE.glob("[!_]*.py")):
+        yield f"  {path.name:<22}{summary(path)}"
+
+
+def with_tree(text: str) -> str:
+    """A page with the tree between its marks."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}```\n" + "\n".join(lines()) + f"\n```\n{END}{after}"
+
+
+if __name__ == "__main__":
+    for readme in READMES:
+        readme.write_text(with_tree(readme.read_text(encoding="utf-8")), encoding="utf-8")

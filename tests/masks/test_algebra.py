@@ -1,0 +1,143 @@
+"""The algebra of masks, for expressions that nobody thought of."""
+
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+import manyheads as mh
+from manyheads.errors import MaskWarning
+from manyheads.masks import Mask, bind
+
+pytestmark = pytest.mark.filterwarnings("ignore::manyheads.errors.MaskWarning")
+
+LENGTH, HEADS = 6, 2
+KEEP = torch.tensor([[1, 1, 0, 1, 1, 0], [0, 1, 1, 1, 1, 1]]).bool()
+PADDING = mh.Padding(KEEP)
+LEAVES = [
+    mh.Causal(),
+    mh.Window(2),
+    mh.Window(before=1),
+    mh.Prefix(2),
+    mh.Prefix(torch.tensor([0, 4])),
+    mh.Global((0, 3)),
+    mh.Global(~KEEP),
+    PADDING,
+    mh.Documents(torch.tensor([[0, 0, 1, 1, 2, 2], [3, 3, 3, 0, 0, 0]])),
+    mh.PerHead((mh.Causal(), PADDING)),
+    mh.Dense(torch.arange(36).view(6, 6) % 3 > 0),
+]
+MASKS = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=5,
+)
+POSITIONS = st.lists(st.integers(-2, 9), min_size=LENGTH, max_size=LENGTH).map(torch.tensor)
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def dense(mask: Mask, q_pos: Tensor | None = None, kv_pos: Tensor | None = None) -> Tensor:
+    return mask.dense(LENGTH, batch=2, num_heads=HEADS, q_pos=q_pos, kv_pos=kv_pos)
+
+
+@QUICK
+@given(MASKS, MASKS, POSITIONS, POSITIONS)
+def test_writing_out_and_joining_commute(a: Mask, b: Mask, q_pos: Tensor, kv_pos: Tensor) -> None:
+    there = (q_pos >= 0)[:, None] & (kv_pos >= 0)
+    left, right = dense(a, q_pos, kv_pos), dense(b, q_pos, kv_pos)
+    assert torch.equal(dense(a & b, q_pos, kv_pos), left & right)
+    assert torch.equal(dense(a | b, q_pos, kv_pos), left | right)
+    assert torch.equal(dense(~a, q_pos, kv_pos), ~left & there)
+
+
+@QUICK
+@given(MASKS, MASKS, MASKS)
+def test_the_laws_of_boole_hold(a: Mask, b: Mask, c: Mask) -> None:
+    assert torch.equal(dense(~(a & b)), dense(~a | ~b))
+    assert torch.equal(dense(~(a | b)), dense(~a & ~b))
+    assert torch.equal(dense(a & (b | c)), dense(a & b | a & c))
+    assert torch.equal(dense(a | b & c), dense((a | b) & (a | c)))
+    assert dense(a | ~a).all() and not dense(a & ~a).any()
+
+
+@QUICK
+@given(MASKS, POSITIONS, POSITIONS)
+def test_bounds_are_sound(mask: Mask, q_pos: Tensor, kv_pos: Tensor) -> None:
+    q_pos, kv_pos = q_pos.abs(), kv_pos.abs()
+    bound = bind(mask, 2, LENGTH, LENGTH, q_pos=q_pos, kv_pos=kv_pos)
+    head = torch.arange(HEADS).view(-1, 1, 1)
+    seen = bound.rule.allows(head, bound.q.side(-2), bound.kv.side(-1, bound.pairs))
+    seen = seen.expand(2, HEADS, LENGTH, LENGTH)
+    span = [int(x) for pos in (q_pos, kv_pos) for x in (pos.min(), pos.max())]
+    for h in (None, 0, 1):
+        some, every = bound.rule.bounds(h, *span)
+        pairs = seen if h is None else seen[:, h]
+        assert some or not pairs.any()
+        assert not every or pairs.all()
+
+
+@QUICK
+@given(MASKS)
+def test_what_is_absent_is_seen_by_nobody_and_what_nobody_sees_of_padding_is_absent(
+    mask: Mask,
+) -> None:
+    bound = bind(mask & PADDING, 2, LENGTH, LENGTH)
+    assert bound.kv.absent is not None
+    assert torch.equal(bound.kv.absent & ~KEEP, ~KEEP)
+    assert not (dense(mask & PADDING) & bound.kv.absent[:, None, None]).any()
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda p: (mh.Causal() & p) | (mh.Window(2) & p),
+        lambda p: mh.PerHead((mh.Causal() & p, p & mh.Window(1))),
+        lambda p: ~~p,
+        lambda p: ~(~p | ~mh.Causal()),
+        lambda p: (p & mh.Prefix(1)) | ~(~p | mh.Causal()),
+    ],
+)
+def test_padding_that_every_branch_hides_is_absent(join: Callable[[Mask], Mask]) -> None:
+    bound = bind(join(PADDING), 2, LENGTH, LENGTH)
+    assert bound.kv.absent is not None
+    assert torch.equal(bound.kv.absent, ~KEEP)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda p: p | mh.Causal(),
+        lambda p: ~p,
+        lambda p: mh.PerHead((p, mh.Causal())),
+    ],
+)
+def test_padding_that_someone_sees_is_not_absent(join: Callable[[Mask], Mask]) -> None:
+    assert bind(join(PADDING), 2, LENGTH, LENGTH).kv.absent is None
+
+
+def test_an_or_that_reopens_the_future_warns() -> None:
+    with pytest.warns(MaskWarning, match=r"Causal\(\) & \(\.\.\. \| \.\.\.\)") as caught:
+        mh.Causal() & mh.Window(2) | mh.Global(0)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("error::manyheads.errors.MaskWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mh.Causal() | mh.Prefix(3),
+        lambda: mh.Causal() | mh.Prefix(torch.tensor([3])),
+        lambda: mh.Window(2) | mh.Global(0),
+        lambda: mh.Causal() & (mh.Window(2) | mh.Global(0)),
+        lambda: (mh.Causal() & mh.Window(2)) | (mh.Causal() & mh.Global(0)),
+    ],
+)
+def test_an_or_that_is_meant_does_not_warn(make: object) -> None:
+    make()  # type: ignore[operator]

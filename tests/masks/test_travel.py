@@ -1,0 +1,99 @@
+"""Masks travel: through data loaders, processes, devices, trainers and caches of rules."""
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.data import DataLoader
+
+import manyheads as mh
+from manyheads.masks import bind
+
+
+def collate(rows: list[int]) -> dict[str, object]:
+    lengths = torch.tensor(rows)
+    ids = torch.arange(6).expand(len(rows), 6) // 3
+    return {"mask": mh.Causal() & mh.Padding(lengths=lengths) & mh.Documents(ids), "rows": rows}
+
+
+def test_masks_come_whole_from_the_workers_of_a_data_loader() -> None:
+    loader = DataLoader([1, 6, 3, 4], batch_size=2, num_workers=1, collate_fn=collate)
+    for batch in loader:
+        right = collate(batch["rows"])["mask"]
+        assert isinstance(right, mh.Mask)
+        assert torch.equal(batch["mask"].dense(6, batch=2), right.dense(6, batch=2))
+
+
+def test_masks_follow_a_batch_of_lightning() -> None:
+    apply = pytest.importorskip(
+        "lightning.fabric.utilities.apply_func", reason="ends where lightning is installed"
+    )
+    moved = apply.move_data_to_device(collate([2, 5]), torch.device("meta"))
+    assert moved["rows"] == [2, 5]
+    assert [tensor.device.type for tensor in moved["mask"].tensors()] == ["meta", "meta"]
+
+
+def test_to_moves_tensors_and_leaves_their_dtypes() -> None:
+    mask = mh.Padding(torch.ones(1, 2).bool()) & mh.Documents(torch.ones(1, 2).long())
+    for moved in (mask.to(torch.float16), mask.to("cpu", torch.bfloat16), mask.to(torch.ones(1))):
+        assert [tensor.dtype for tensor in moved.tensors()] == [torch.bool, torch.int64]
+    assert mask.to("meta", non_blocking=True).tensors()[0].is_meta
+
+
+def test_a_mask_with_tensors_equals_itself_alone() -> None:
+    mask = mh.Causal() & mh.Padding(torch.ones(1, 2).bool())
+    assert mask == mask
+    assert mask != copy.deepcopy(mask)
+    assert len({mask, mask, copy.deepcopy(mask)}) == 2
+
+
+def test_a_rule_equals_what_says_the_same() -> None:
+    same = pickle.loads(pickle.dumps(mh.Causal() & mh.Window(before=3, after=0)))
+    assert mh.Causal() & mh.Window(before=3, after=0) == same
+    assert len({same, mh.Causal() & mh.Window(before=3, after=0), mh.Causal()}) == 2
+    assert mh.Global((1, 0)) == mh.Global([0, 1, 1])
+    assert mh.Causal() != mh.Window(2) and mh.Causal() & mh.Window(2) != mh.Window(2) & mh.Causal()
+
+
+@pytest.fixture
+def blind() -> Iterator[tuple[Tensor, Tensor, mh.Mask]]:
+    # A window of its own, so that no other test has settled this rule before.
+    yield torch.randn(1, 2, 6, 8), torch.randn(1, 2, 4, 8), mh.Causal() & mh.Window(77)
+
+
+def test_a_rule_settled_under_inference_mode_trains_later(
+    blind: tuple[Tensor, Tensor, mh.Mask],
+) -> None:
+    q, k, mask = blind
+    with torch.inference_mode():
+        mh.attention(q, k, k, mask)
+    q.requires_grad_()
+    mh.attention(q, k, k, mask).sum().backward()
+    assert q.grad is not None
+
+
+def test_a_rule_settled_for_fakes_serves_real_tensors_later(
+    blind: tuple[Tensor, Tensor, mh.Mask],
+) -> None:
+    q, k, mask = blind
+    with FakeTensorMode() as fakes:
+        mh.attention(fakes.from_tensor(q), fakes.from_tensor(k), fakes.from_tensor(k), mask)
+    torch.testing.assert_close(
+        mh.attention(q, k, k, mask), mh.attention(q, k, k, mask, backend="reference")
+    )
+
+
+def test_a_mask_settled_once_serves_many_calls_and_refuses_others() -> None:
+    q = torch.randn(2, 2, 4, 8)
+    mask = mh.Causal() & mh.Padding(lengths=torch.tensor([2, 4]))
+    bound = bind(mask, 2, 4, 4)
+    for _ in range(2):
+        torch.testing.assert_close(mh.attention(q, q, q, bound), mh.attention(q, q, q, mask))
+    with pytest.raises(mh.masks.base.MaskError, match="must fit its call; got one for 4 queries"):
+        mh.attention(q[:, :, :3], q, q, bound)
+    with pytest.raises(mh.masks.base.MaskError, match="must come alone; got positions beside it"):
+        mh.attention(q, q, q, bound, q_pos=0, kv_pos=0)
