@@ -6,6 +6,7 @@ from manyheads.positions.axes import Axes as Axes
 from manyheads.positions.axes import Axial as Axial
 from manyheads.positions.axes import Sections as Sections
 from manyheads.positions.bias import Bias as Bias
+from manyheads.positions.bias import distances as distances
 from manyheads.positions.learned import Learned as Learned
 from manyheads.positions.longrope import LongRoPE as LongRoPE
 from manyheads.positions.rotary import Rotary as Rotary

@@ -160,7 +160,9 @@ def _fold_half(
     k_columns += [torch.zeros_like(k_columns[0])] * missing
     columns = torch.stack([as_row(column, q.dtype, like=q) for column in q_columns], dim=-1)
     away = (rows_of(q_pos, q) - centre)[:, None].float()
-    per_row = away * -as_row(tuple(slope * scale for slope in slopes), torch.float32, like=q)[:, None]
+    per_row = (
+        away * -as_row(tuple(slope * scale for slope in slopes), torch.float32, like=q)[:, None]
+    )
     return Folded(
         columns[None, :, None].expand(1, -1, q.shape[2], -1),
         torch.stack(k_columns, dim=-1),
