@@ -6,8 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.functional.call import Backend, Call, Refusal, Result, full_precision
+from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import attend_with_lse
+from manyheads.functional.fold import without_object
+from manyheads.functional.precision import full_precision
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -17,7 +19,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("the kernel has no softcap", "leave softcap out")
     if call.dropout and call.q.device.type != "cuda":
         yield Refusal("dropout takes torch's quadratic path here", "set dropout=0")
-    if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
+    if call.bias_needs_grad:
         yield Refusal("a bias with gradient takes torch's quadratic path", "detach the bias")
     if _needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
         yield Refusal("only the CPU kernel gives its log-sum-exp", "leave lse and sink_logits out")
@@ -34,7 +36,7 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
 
     It looks at the structure of the rule and at the kind of the positions, never at values.
     """
-    mask, bias, heads = call.mask, call.bias, call.q.shape[1]
+    mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
     # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
     if bias is not None and (bias.dtype != torch.float32 or call.q.dtype == torch.float64):
         bias = bias.to(call.q.dtype)
@@ -72,12 +74,18 @@ def _run(call: Call) -> Result:
     dtype = call.q.dtype
     if _is_slow(call):
         call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
-    elif call.bias is None or call.bias.dtype == dtype:
-        return _attend(call)
-    # Under autocast torch would round all of them to one dtype.
-    with full_precision(call.q.device):
+    call, lacking = without_object(call)
+    bias = call.written_bias()
+    if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
         result = _attend(call)
-    return result._replace(output=result.output.to(dtype))
+    else:
+        # Under autocast torch would round all of them to one dtype.
+        with full_precision(call.q.device):
+            result = _attend(call)
+        result = result._replace(output=result.output.to(dtype))
+    if lacking is not None and result.lse is not None:
+        result = result._replace(lse=result.lse + lacking)
+    return result
 
 
 def _attend(call: Call) -> Result:
@@ -141,10 +149,12 @@ def _extra_bytes(call: Call) -> int:
     extra = 0
     if _is_slow(call):
         extra += 4 * (call.q.numel() + call.k.numel() + call.v.numel())
-    mask, _ = lower(call)
+    plain, _ = without_object(call)
+    mask, _ = lower(plain)
     if mask is not None and mask is not call.bias:
         extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
-    for before, after in zip((call.q, call.k, call.v), _fit(call.q, call.k, call.v), strict=True):
+    fit = _fit(plain.q, plain.k, plain.v)
+    for before, after in zip((call.q, call.k, call.v), fit, strict=True):
         if after is not before:
             extra += after.numel() * after.element_size()
     return extra
