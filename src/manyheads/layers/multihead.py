@@ -164,6 +164,7 @@ class MultiHeadAttention(nn.Module):
         else:
             mixed, weights = attention_with_weights(q, k, v, bound, dropout=dropout)
             weights_into.append(weights)
+        del q, k, v  # Their memory serves the output, where no gradient needs them.
         return self.output_dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))
 
     def with_weights(
