@@ -64,6 +64,17 @@ def test_a_sink_of_its_logit_takes_its_share():
     torch.testing.assert_close(mh.attention(q, k, v, sink_logits=sink, backend="fused"), v / 2)
 
 
+def test_a_folded_bias_counts_in_the_share_of_the_sinks():
+    q, k, v, sink = inputs(torch.float64)
+    found = [
+        mh.attention_with_lse(
+            q, k, v, mh.Causal(), bias=mh.ALiBi(4), sink_logits=sink, backend=backend
+        )
+        for backend in ("fused", "reference")
+    ]
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+
+
 def test_second_derivatives_are_refused_rather_than_wrong():
     leaves = inputs(torch.float64)
     out, _ = mh.attention_with_lse(*leaves[:3], backend="fused")

@@ -77,23 +77,20 @@ def _run(call: Call) -> Result:
     call, lacking = without_object(call)
     bias = call.written_bias()
     if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
-        result = _attend(call)
-    else:
-        # Under autocast torch would round all of them to one dtype.
-        with full_precision(call.q.device):
-            result = _attend(call)
-        result = result._replace(output=result.output.to(dtype))
-    if lacking is not None and result.lse is not None:
-        result = result._replace(lse=result.lse + lacking)
-    return result
+        return _attend(call, lacking)
+    # Under autocast torch would round all of them to one dtype.
+    with full_precision(call.q.device):
+        result = _attend(call, lacking)
+    return result._replace(output=result.output.to(dtype))
 
 
-def _attend(call: Call) -> Result:
+def _attend(call: Call, lacking: Tensor | None) -> Result:
     width = call.v.shape[3]
     mask, causal = lower(call)
     q, k, v = _fit(call.q, call.k, call.v)
     if _needs_lse(call):
         output, lse = attend_with_lse(q, k, v, mask, causal=causal, scale=call.scale)
+        lse = lse if lacking is None else lse + lacking
         return Result(_with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
     if causal and mask is not None:
         output, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(

@@ -195,6 +195,7 @@ class MultiHeadAttention(nn.Module):
                     q, k, v, bound, bias=bias, scale=scale, dropout=dropout
                 )
                 weights_into.append(weights)
+        del q, k, v  # Their memory serves the output, where no gradient needs them.
         return self.output_dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))
 
     def with_weights(
