@@ -1,6 +1,5 @@
 """T5-01: buckets of distances in exact arithmetic, clamped above, signed, right when decoding."""
 
-
 import pytest
 import torch
 from tests.cases.det import det
