@@ -13,6 +13,7 @@ from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
 from manyheads.cli.heads import look_at
 from manyheads.lens import draw_heads
+from manyheads.lens.labels import pair
 from manyheads.shapes import check_count
 from manyheads.tasks import Dates, Example
 from manyheads.training import HeadMass, Recipe, Trained, alignment_mass, exact_match, train
@@ -106,7 +107,7 @@ def draw_named_heads(
             for key in example.alignment[query]
             if name == field
         )
-    title = f"{example.source} → {sight.answer}"
+    title = pair(example.source, sight.answer)
     draw_heads(
         sight.weights, sight.queries, sight.keys, title=title, names=names, marks=marks, path=path
     )

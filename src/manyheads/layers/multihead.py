@@ -24,6 +24,7 @@ from manyheads.layers.checks import (
     checked_rotary,
 )
 from manyheads.layers.initialise import Init, initialise
+from manyheads.layers.norm import LayerNorm, RMSNorm
 from manyheads.layers.projections import (
     PackedLinear,
     Projections,
@@ -135,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         for module in self.children():
             if isinstance(module, nn.Linear):
                 initialise(module, self.init)
-            elif isinstance(module, nn.RMSNorm | nn.LayerNorm):
+            elif isinstance(module, RMSNorm | LayerNorm):
                 module.reset_parameters()
 
     def forward(
@@ -176,7 +177,7 @@ class MultiHeadAttention(nn.Module):
             MaskError: If the mask does not fit the tokens.
             CacheError: If the cache does not fit the call; it is then as it was.
         """
-        self._check(x, context, value, cache)
+        self.check(x, context, value, cache)
         crosses = context is not None or isinstance(cache, CrossCache)
         dropout = self.dropout if self.training else 0.0
         with nullcontext() if cache is None else cache.serving(self):
@@ -194,6 +195,7 @@ class MultiHeadAttention(nn.Module):
                     q, k, v, bound, bias=bias, scale=scale, dropout=dropout
                 )
                 weights_into.append(weights)
+        del q, k, v  # Their memory serves the output, where no gradient needs them.
         return self.output_dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))
 
     def with_weights(
@@ -325,9 +327,14 @@ class MultiHeadAttention(nn.Module):
         # (batch, length, heads * head_dim) -> (batch, heads, length, head_dim)
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _check(
-        self, x: Tensor, context: Tensor | None, value: Tensor | None, cache: Cache | None
+    def check(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        value: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> None:
+        """Refuse what a call would refuse of its streams and its cache; whoever calls may too."""
         # Past attribute access, which would compute a parametrised weight.
         weight = self.out_proj._parameters.get("weight")
         check_stream("x", x, self.d_model, weight)
@@ -411,9 +418,9 @@ def _norm(
     if kind is None:
         return nn.Identity()
     if kind == "rms":
-        return nn.RMSNorm(head_dim, device=device, dtype=dtype)
+        return RMSNorm(head_dim, eps=1e-6, device=device, dtype=dtype)
     if kind == "layer":
-        return nn.LayerNorm(head_dim, device=device, dtype=dtype)
+        return LayerNorm(head_dim, device=device, dtype=dtype)
     raise OptionError(
         f"qk_norm must be None, 'rms' or 'layer'; got qk_norm={kind!r}. Leave it out for scores "
         f"of plain queries and keys."
