@@ -159,7 +159,7 @@ def _extra_bytes(call: Call) -> int:
 
 FUSED = Backend(
     "fused",
-    "torch's scaled_dot_product_attention: fast, memory linear in the length",
+    "torch's scaled_dot_product_attention: never writes the scores out",
     _refusals,
     _run,
     _extra_bytes,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from manyheads.cache import Cache
-from manyheads.errors import MaskError, PositionError
+from manyheads.errors import PositionError
 from manyheads.masks import Bound, Mask, Tokens, as_mask, settle
 from manyheads.masks.base import Everyone
 from manyheads.masks.bound import last_of
@@ -29,7 +29,7 @@ def settle_self(
     """
     batch, length = x.shape[:2]
     if isinstance(mask, Bound):
-        _check_settled(mask, length, length, positions)
+        mask.check_fits(batch, length, length, positions)
         return (x, mask) if mask.clean else (_without_absent(x, mask.kv), mask.cleaned())
     if mask is None and positions is None and (cache is None or cache.tokens is None):
         return x, None
@@ -67,7 +67,8 @@ def settle_cross(
     batch, q_len = x.shape[:2]
     if isinstance(mask, Bound):
         bound = mask
-        _check_settled(mask, q_len, _length(context, held), positions, context_positions)
+        kv_len = _length(context, held)
+        mask.check_fits(batch, q_len, kv_len, positions, context_positions)
     else:
         plain = mask is None and positions is None and context_positions is None
         if plain and (held is None or held.absent is None):
@@ -96,20 +97,6 @@ def _asking(
         f"positions must be given where the mask reads those of a context; got positions=None. "
         f"Say where the {q_len} tokens of x stand among the context's: positions=..."
     )
-
-
-def _check_settled(mask: Bound, q_len: int, kv_len: int, *positions: Positions) -> None:
-    if any(given is not None for given in positions):
-        raise MaskError(
-            "a settled mask must come alone; got positions beside it. It holds the positions that "
-            "it was settled with."
-        )
-    if (mask.q.length, mask.kv.length) != (q_len, kv_len):
-        raise MaskError(
-            f"a settled mask must fit its call; got one for {mask.q.length} queries and "
-            f"{mask.kv.length} keys, and q_len={q_len}, kv_len={kv_len}. Settle it anew; with a "
-            f"cache it speaks of the new tokens alone."
-        )
 
 
 def _length(context: Tensor | None, held: Tokens | None) -> int:
