@@ -69,12 +69,13 @@ def cells(plan: Plan) -> Iterator[Cell]:
         for mark, training in itertools.product(few, passes):
             yield Cell(2, 64, mark, training=training)
         return
-    for size, training in itertools.product(((32, 128), (8, 512)), passes):
-        for mark in few:
+    for training in passes:
+        for size, mark in itertools.product(((32, 128), (8, 512)), few):
             yield Cell(*size, mark, training=training)
-    for training, mark in itertools.product(passes, few[1:]):
-        yield Cell(2, 2048, mark, training=training)
-    yield Cell(1, 8192, few[1])
+        for mark in few[1:]:
+            yield Cell(2, 2048, mark, training=training)
+        if not training:
+            yield Cell(1, 8192, few[1])
     for training in passes:
         yield Cell(32, 128, frozenset({causal}), torch.bfloat16, training)
 

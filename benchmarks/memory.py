@@ -1,7 +1,10 @@
 """Peak memory of a self-attention layer beside layers written by hand."""
 
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from matplotlib.figure import Figure
@@ -20,11 +23,25 @@ def peak_bytes(step: Callable[[], object]) -> int:
     libraries loaded and what the system has not taken back yet.
     """
     step()  # Tables and the like that are made once are no part of a step.
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
     return max(held, default=0)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    # The profiler's C++ says on stderr that it starts and stops, past Python's own.
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def cells(plan: Plan) -> Iterator[Cell]:

@@ -39,7 +39,25 @@ from manyheads.masks import (
     from_sdpa_mask,
 )
 from manyheads.models import Transformer, TransformerConfig
-from manyheads.positions import Learned, Rotary, Sinusoidal
+from manyheads.positions import (
+    ALiBi,
+    Axial,
+    Bias,
+    DynamicNTKScaling,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    NTKScaling,
+    Rotary,
+    Sections,
+    ShawBias,
+    ShawValues,
+    Sinusoidal,
+    T5Bias,
+    TransformerXLBias,
+    YaRN,
+)
 
 __version__ = "0.1.0"
 
@@ -73,6 +91,20 @@ __all__ = [
     "Sinusoidal",
     "Learned",
     "Rotary",
+    "LinearScaling",
+    "NTKScaling",
+    "DynamicNTKScaling",
+    "YaRN",
+    "Llama3Scaling",
+    "LongRoPE",
+    "Axial",
+    "Sections",
+    "Bias",
+    "ALiBi",
+    "T5Bias",
+    "TransformerXLBias",
+    "ShawBias",
+    "ShawValues",
     "MultiHeadAttention",
     "FeedForward",
     "EncoderLayer",

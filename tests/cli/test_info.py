@@ -34,11 +34,3 @@ def test_the_facts_need_no_extra_and_name_no_path_user_or_host():
 def test_a_package_that_is_missing_is_named_with_its_cure(monkeypatch):
     monkeypatch.setattr("manyheads.cli.info.PACKAGES", {"plots": ("no-such-package",)})
     assert 'not installed (pip install "manyheads[plots]")' in facts()
-
-
-def test_python_m_manyheads_is_the_command_line_too():
-    done = subprocess.run(
-        [sys.executable, "-m", "manyheads", "trian"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith('manyheads: Unknown command "trian".')

@@ -31,7 +31,6 @@ def test_what_stands_against_a_backend_is_said_with_its_cure() -> None:
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        ({"sink_logits": torch.zeros(4)}, "leave sink_logits out"),
         ({"bias": torch.zeros(3, 5, requires_grad=True)}, "detach the bias"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_broken_algebra_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_absent_tokens_that_come_back_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(bound: Bound, num_heads: int) -> Tensor:
+    def write(bound: Bound, num_heads: int, *, past_only: bool) -> Tensor:
         head = torch.arange(num_heads).view(-1, 1, 1)
         return bound.rule.allows(head, bound.q.side(-2), bound.kv.side(-1, bound.pairs))
 

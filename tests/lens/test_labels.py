@@ -1,8 +1,10 @@
 """VIS-03: what a token says is what stands there, and nothing of it is invisible."""
 
+import numpy as np
 import pytest
 
-from manyheads.lens.labels import label, language_of, shorten, visible, writable
+from manyheads.lens.labels import label, language_of, pair, shorten, visible, writable
+from manyheads.lens.paper import new_figure, write
 
 ODD = ["$", "$x_1$", "a$b$c", "\\frac", "<s>", "_", "^", "%", "{", "&amp;", "U+2212", "−1"]
 
@@ -41,6 +43,27 @@ def test_what_cannot_be_seen_gets_a_mark(token, shown):
 
 def test_joiners_stay_within_a_word_whose_letters_they_join():
     assert visible("क\u200dष") == "क\u200dष"
+
+
+def test_marks_of_direction_stay_where_they_direct_and_are_told_where_they_stand_alone():
+    assert visible("\u200f٧") == "\u200f٧"
+    assert visible("\u200f") == "U+200F"
+    assert visible("a\u202eb") == "aU+202Eb"
+
+
+def right_end(text, width=60):
+    """The last columns of a text, as they are drawn."""
+    made = label(text, width=200)
+    figure = new_figure(4.0, 0.5)
+    write(figure.text(1, 0.3, made.text, ha="right", fontsize=12), made)
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[:, -width:]
+
+
+def test_a_date_behind_an_arabic_text_keeps_its_order():
+    arabic, date = "السبت، ٧ أبريل ٢١٧٠", "2170-04-07"
+    np.testing.assert_array_equal(right_end(pair(arabic, date)), right_end(date))
+    assert not np.array_equal(right_end(f"{arabic} → {date}"), right_end(date))
 
 
 def test_a_wide_character_counts_as_two_letters_when_a_label_is_cut():

@@ -52,8 +52,8 @@ def run(arguments: list[str]) -> int:
     except CycloptsError as error:
         complain(f"{_usage(error)} Run: {_help_of(arguments)}")
         return WRONG_USE
-    except KeyboardInterrupt:
-        complain("stopped.")
+    except KeyboardInterrupt as stop:
+        complain(str(stop) or "stopped.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe left, as `head` does; Python must not flush into it at its end.

@@ -11,18 +11,20 @@ from manyheads.training import load
 TOGETHER = 256
 
 
-def generate(run: Path, /, *texts: str, cache: bool = True) -> None:
+def generate(run: Path, /, *texts: str, no_cache: bool = False) -> None:
     """Write the model's answer to each text, a line each.
 
     Args:
         run: The folder of a training run.
         texts: What to answer; without any, the lines of stdin.
-        cache: Keep keys and values between steps. --no-cache is slower and writes the same.
+        no_cache: Compute all keys and values anew at each step: slower, and writes the same.
     """
     lines = list(texts) or _from_stdin()
+    if not all(lines):
+        raise OptionError("texts must hold at least one character each; got ''. Leave it out.")
     trained = load(run)
     for start in range(0, len(lines), TOGETHER):
-        for answer in trained.write(lines[start : start + TOGETHER], cached=cache):
+        for answer in trained.write(lines[start : start + TOGETHER], cached=not no_cache):
             say(answer)
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from manyheads.cli.console import say
 from manyheads.cli.heads import Sight, look_at
 from manyheads.lens import HeadSummary, draw_heads, summarize_heads
-from manyheads.lens.labels import visible
+from manyheads.lens.labels import pair, visible
 from manyheads.training import load
 
 
@@ -21,9 +21,12 @@ def look(run: Path, text: str, /, *, out: Path = Path("heads.png")) -> None:
         out: The picture; .png, .svg or .pdf.
     """
     sight = look_at(load(run), text)
-    say(f"{text} -> {sight.answer}")
+    # Drawn first, so that a picture which cannot be written is no surprise below the table.
+    draw_heads(sight.weights, sight.queries, sight.keys, title=pair(text, sight.answer), path=out)
+    # A line each, so that a terminal does not turn their order where one runs from the right.
+    say(f"read     {text}")
+    say(f"written  {sight.answer}")
     say(table_of(sight))
-    draw_heads(sight.weights, sight.queries, sight.keys, title=f"{text} → {sight.answer}", path=out)
     say(f"Every head is drawn in {out}")
 
 

@@ -1,6 +1,8 @@
 """``manyheads train``: a Transformer on one of our tasks, into a folder."""
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,18 +76,35 @@ def train(
         _refuse_to_overwrite(out)
         wanted = _new_task(task, option or [])
         config = _config(wanted, shape)
-    trained = train_on(
-        wanted,
-        recipe,
-        config,
-        out=out,
-        resume=out if resume else None,
-        progress="none" if quiet else "bar",
-    )
+    with resumable(f"manyheads train {task} --out {out} --resume"):
+        trained = train_on(
+            wanted,
+            recipe,
+            config,
+            out=out,
+            resume=out if resume else None,
+            progress="none" if quiet else "bar",
+        )
     steps, right = trained.report["steps"], trained.report["exact_match"]
     say(f"{steps} steps: {right:.2%} of the validation split exactly right. Saved in {out}.")
     text = wanted.split("test")[0].source
     say(f'Try: manyheads look {out} "{text}"')
+
+
+@contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Let an interrupted training end as one, and say how to go on.
+
+    Lightning turns Ctrl-C into ``exit(1)``, which would look like a failure.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, KeyboardInterrupt) or isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt(
+                f"stopped; all checkpoints are kept. Go on with: {command}"
+            ) from None
+        raise
 
 
 def _new_task(name: str, pairs: list[str]) -> Task:

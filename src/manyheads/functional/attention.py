@@ -15,6 +15,7 @@ from manyheads.functional.reference import (
     softmax_scores,
 )
 from manyheads.masks import Bound, Mask
+from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
 Q = Float[Tensor, "batch num_heads q_len head_dim"]
@@ -30,7 +31,7 @@ def attention(
     v: V,
     mask: Mask | Bound | Tensor | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sink_logits: Tensor | None = None,
@@ -49,7 +50,8 @@ def attention(
         v: Values.
         mask: Who may see whom: a `Mask`, or a bool tensor (q_len, kv_len) or (batch, heads or 1,
             q_len, kv_len) in which True means may see. None lets everyone see everyone.
-        bias: Added to the scores, (q_len, kv_len) or four dimensions, 1 where it does not change.
+        bias: Added to the scores: a tensor (q_len, kv_len) or of four dimensions, 1 where it does
+            not change; or an object that reads positions, such as `ALiBi(num_heads)`.
         scale: Multiplies the scores; None means ``head_dim ** -0.5``.
         softcap: Bounds scores smoothly to plus and minus this number.
         sink_logits: (num_heads,), learned logits that take weight and give nothing.
@@ -92,7 +94,7 @@ def attention_with_weights(
     v: V,
     mask: Mask | Bound | Tensor | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sink_logits: Tensor | None = None,
@@ -131,7 +133,7 @@ def attention_with_lse(
     v: V,
     mask: Mask | Bound | Tensor | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sink_logits: Tensor | None = None,
@@ -177,7 +179,7 @@ def attention_scores(
     v: V,
     mask: Mask | Bound | Tensor | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sink_logits: Tensor | None = None,

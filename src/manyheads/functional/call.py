@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -10,7 +9,9 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import DeviceError, DTypeError, MaskError, OptionError, ShapeError
+from manyheads.functional.bias import PlacedBias, check_bias, place_bias
 from manyheads.masks import Bound, Mask, bind
+from manyheads.positions import Bias
 from manyheads.shapes import Positions, check_probability, check_qkv
 
 Need = Literal["output", "weights", "lse"]
@@ -24,7 +25,8 @@ class Call(NamedTuple):
         k: (batch, num_kv_heads, kv_len, head_dim).
         v: (batch, num_kv_heads, kv_len, value_dim).
         mask: Who may see whom, settled; None if every query sees every key.
-        bias: Added to the capped scores; four dimensions, broadcastable to the pairs.
+        bias: Added to the capped scores; four dimensions, broadcastable to the pairs, or an object
+            and the positions that it reads.
         scale: Multiplies the scores.
         softcap: Bounds the scores, by ``softcap * tanh(scores / softcap)``.
         sink_logits: (num_heads,), further logits of the softmax that take weight and give nothing.
@@ -36,7 +38,7 @@ class Call(NamedTuple):
     k: Tensor
     v: Tensor
     mask: Bound | None
-    bias: Tensor | None
+    bias: Tensor | PlacedBias | None
     scale: float
     softcap: float | None
     sink_logits: Tensor | None
@@ -46,10 +48,28 @@ class Call(NamedTuple):
     @property
     def needs_grad(self) -> bool:
         """Whether gradients of this call will be asked for."""
-        return torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad
-            for tensor in (self.q, self.k, self.v, self.bias, self.sink_logits)
+        return self.bias_needs_grad or (
+            torch.is_grad_enabled()
+            and any(
+                tensor is not None and tensor.requires_grad
+                for tensor in (self.q, self.k, self.v, self.sink_logits)
+            )
         )
+
+    @property
+    def bias_needs_grad(self) -> bool:
+        """Whether gradients will be asked of what is added to the scores."""
+        if self.bias is None or not torch.is_grad_enabled():
+            return False
+        if isinstance(self.bias, Tensor):
+            return self.bias.requires_grad
+        return self.bias.needs_grad(self.q, self.k)
+
+    def written_bias(self) -> Tensor | None:
+        """The bias as a tensor of four dimensions, broadcastable to the pairs."""
+        if isinstance(self.bias, PlacedBias):
+            return self.bias.write(self.q, self.k, self.scale)
+        return self.bias
 
 
 class Result(NamedTuple):
@@ -98,7 +118,7 @@ def prepare(
     v: Tensor,
     mask: Mask | Bound | Tensor | None,
     *,
-    bias: Tensor | None,
+    bias: Tensor | Bias | None,
     scale: float | None,
     softcap: float | None,
     sink_logits: Tensor | None,
@@ -115,14 +135,21 @@ def prepare(
         q, k, v = _cast(q, k, v)
     check_qkv(q, k, v)
     bound = None
+    if isinstance(bias, Bias) and not isinstance(mask, Bound) and q_pos is None and kv_pos is None:
+        first = k.shape[2] - q.shape[2]
+        if first < 0:  # It reads positions, and these queries stand before every key.
+            q_pos, kv_pos = first, 0
     if mask is not None or q_pos is not None or kv_pos is not None:
         bound = _settled(q, k, mask, q_pos, kv_pos)
         if not bound.clean:
             q, k, v = _zero_absent(q, k, v, bound)
-        if bound.is_plain:
-            bound = None
-    if bias is not None:
-        bias = _checked_bias(bias, q, k)
+    added: Tensor | PlacedBias | None = None
+    if isinstance(bias, Bias):
+        added = place_bias(bias, q, k, bound)
+    elif bias is not None:
+        added = check_bias(bias, q, k)
+    if bound is not None and bound.is_plain:
+        bound = None
     if sink_logits is not None:
         _check_sink_logits(sink_logits, q)
     if softcap is not None:
@@ -130,7 +157,7 @@ def prepare(
     if dropout:
         check_probability("dropout", dropout)
     scale = q.shape[3] ** -0.5 if scale is None else _finite("scale", scale)
-    return Call(q, k, v, bound, bias, scale, softcap, sink_logits, dropout, need)
+    return Call(q, k, v, bound, added, scale, softcap, sink_logits, dropout, need)
 
 
 def _settled(
@@ -163,50 +190,12 @@ def _zero_absent(q: Tensor, k: Tensor, v: Tensor, bound: Bound) -> tuple[Tensor,
     return q, k, v
 
 
-def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """No autocast inside of this."""
-    # Tensors on the meta device have no numbers to round, and torch no autocast for them.
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
-
-
 def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     dtype = torch.get_autocast_dtype(q.device.type)
     return tuple(
         x.to(dtype) if x.dtype.is_floating_point and x.dtype != torch.float64 else x
         for x in (q, k, v)
     )
-
-
-def _checked_bias(bias: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    if not isinstance(bias, Tensor) or not bias.dtype.is_floating_point:
-        kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise DTypeError(
-            f"bias must be a floating-point tensor; got bias={kind}. It is added to the scores; "
-            f"what says who may see whom is a mask=."
-        )
-    _check_device("bias", bias, q)
-    if bias.ndim == 2:
-        bias = bias[None, None]
-    whole = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    fits = bias.ndim == 4 and all(
-        size in (1, full) for size, full in zip(bias.shape, whole, strict=True)
-    )
-    if not fits:
-        raise ShapeError(
-            f"bias must be (q_len, kv_len) or (batch, heads, q_len, kv_len) = {whole}, 1 where it "
-            f"does not change; got shape {tuple(bias.shape)}. Say which axis is meant with "
-            f"bias[None] or bias[:, None]."
-        )
-    return bias
-
-
-def _check_device(name: str, tensor: Tensor, q: Tensor) -> None:
-    if tensor.device != q.device:
-        raise DeviceError(
-            f"{name} must be on the device of q, k and v, {q.device}; got {name}={tensor.device}. "
-            f"Move it with .to(q.device)."
-        )
 
 
 def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
@@ -217,7 +206,11 @@ def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
             f"sink_logits must be a tensor ({num_heads},), one logit a query head; got "
             f"{got}. Expand one for all with .expand({num_heads})."
         )
-    _check_device("sink_logits", sink_logits, q)
+    if sink_logits.device != q.device:
+        raise DeviceError(
+            f"sink_logits must be on the device of q, k and v, {q.device}; got "
+            f"sink_logits={sink_logits.device}. Move it with .to(q.device)."
+        )
 
 
 def _finite(name: str, value: float) -> float:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from manyheads.errors import BackendError
+from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, prepare
 from manyheads.functional.fused import FUSED
 from manyheads.functional.reference import REFERENCE
 from manyheads.masks import Bound, Mask
+from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (FUSED, REFERENCE)}
@@ -111,7 +113,7 @@ def explain(
     v: Tensor,
     mask: Mask | Bound | Tensor | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sink_logits: Tensor | None = None,
@@ -170,13 +172,13 @@ def explain(
         refusals = tuple(candidate.refusals(call))
         extra = None if refusals else candidate.extra_bytes(call)
         rows.append(Row(candidate.name, refusals, extra, candidate is chosen))
-    table = Explanation(tuple(rows), _notes(call))
+    table = Explanation(tuple(rows), _notes(call, chosen))
     if verbose:
         print(table)
     return table
 
 
-def _notes(call: Call) -> tuple[str, ...]:
+def _notes(call: Call, chosen: Backend) -> tuple[str, ...]:
     notes = []
     q_len, kv_len = call.q.shape[2], call.k.shape[2]
     blind = call.mask is not None and call.mask.q.absent is not None
@@ -185,6 +187,14 @@ def _notes(call: Call) -> tuple[str, ...]:
             f"q_len={q_len} exceeds kv_len={kv_len}: the first {q_len - kv_len} queries stand "
             f"before every key and see nobody, unless positions say otherwise"
         )
+    if isinstance(call.bias, PlacedBias) and chosen is FUSED:
+        folded = call.bias.fold(call.q, call.k, call.mask, call.scale)
+        how = (
+            "written out, a number for each head and pair"
+            if folded is None
+            else f"folded into {folded.q.shape[-1]} further features, so nothing is q_len x kv_len"
+        )
+        notes.append(f"the bias {call.bias.rule} is {how}")
     return tuple(notes)
 
 

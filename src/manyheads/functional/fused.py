@@ -6,7 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.functional.call import Backend, Call, Refusal, Result, full_precision
+from manyheads.functional.call import Backend, Call, Refusal, Result
+from manyheads.functional.cpu_kernel import attend_with_lse
+from manyheads.functional.fold import without_object
+from manyheads.functional.precision import full_precision
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -14,17 +17,16 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("the kernel never holds the weights", "call attention instead")
     if call.softcap is not None:
         yield Refusal("the kernel has no softcap", "leave softcap out")
-    if call.sink_logits is not None:
-        yield Refusal("the kernel has no sink logits", "leave sink_logits out")
     if call.dropout and call.q.device.type != "cuda":
         yield Refusal("dropout takes torch's quadratic path here", "set dropout=0")
-    if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
+    if call.bias_needs_grad:
         yield Refusal("a bias with gradient takes torch's quadratic path", "detach the bias")
-    if call.need == "lse":
-        if call.needs_grad:
-            yield Refusal("the kernel's log-sum-exp has no gradient", "run under torch.no_grad()")
-        if call.q.device.type != "cpu":
-            yield Refusal("only the CPU kernel gives its log-sum-exp", "call attention instead")
+    if _needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
+        yield Refusal("only the CPU kernel gives its log-sum-exp", "leave lse and sink_logits out")
+    if _needs_lse(call) and _is_mapped():
+        yield Refusal("its log-sum-exp knows no torch.func transform", "call it outside of them")
+    if _needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
+        yield Refusal("its log-sum-exp has no gradient in compiled code", "compile without it")
     if 0 in call.q.shape or 0 in call.k.shape or 0 in call.v.shape:
         yield Refusal("the kernel needs at least one of everything", "give it some tokens")
 
@@ -34,7 +36,7 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
 
     It looks at the structure of the rule and at the kind of the positions, never at values.
     """
-    mask, bias, heads = call.mask, call.bias, call.q.shape[1]
+    mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
     # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
     if bias is not None and (bias.dtype != torch.float32 or call.q.dtype == torch.float64):
         bias = bias.to(call.q.dtype)
@@ -57,30 +59,39 @@ def _takes_both(call: Call) -> bool:
 
     Its log-sum-exp is wrong for rows that only both of them empty; it maps over no further axis.
     """
-    if call.q.device.type != "cpu" or call.need != "output":
-        return False
-    return torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
+    return call.q.device.type == "cpu" and not _needs_lse(call) and not _is_mapped()
+
+
+def _needs_lse(call: Call) -> bool:
+    return call.need == "lse" or call.sink_logits is not None
+
+
+def _is_mapped() -> bool:
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _run(call: Call) -> Result:
     dtype = call.q.dtype
     if _is_slow(call):
         call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
-    elif call.bias is None or call.bias.dtype == dtype:
-        return _attend(call)
+    call, lacking = without_object(call)
+    bias = call.written_bias()
+    if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
+        return _attend(call, lacking)
     # Under autocast torch would round all of them to one dtype.
     with full_precision(call.q.device):
-        result = _attend(call)
+        result = _attend(call, lacking)
     return result._replace(output=result.output.to(dtype))
 
 
-def _attend(call: Call) -> Result:
+def _attend(call: Call, lacking: Tensor | None) -> Result:
     width = call.v.shape[3]
     mask, causal = lower(call)
     q, k, v = _fit(call.q, call.k, call.v)
-    if call.need == "lse":
-        output, lse = _with_lse(call, q, k, v, mask, causal)
-        return Result(output[..., :width], lse=lse)
+    if _needs_lse(call):
+        output, lse = attend_with_lse(q, k, v, mask, causal=causal, scale=call.scale)
+        lse = lse if lacking is None else lse + lacking
+        return Result(_with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
     if causal and mask is not None:
         output, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, True, attn_mask=mask, scale=call.scale
@@ -123,26 +134,24 @@ def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _with_lse(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
-) -> tuple[Tensor, Tensor]:
-    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, 0.0, causal, attn_mask=mask, scale=call.scale
-    )
-    if mask is not None:
-        # The kernel says 0 for a row that sees nobody.
-        lse = lse.masked_fill((mask == -torch.inf).all(dim=-1), -torch.inf)
-    return output, lse
+def _with_sinks(output: Tensor, lse: Tensor, sink_logits: Tensor | None) -> Tensor:
+    if sink_logits is None:
+        return output
+    # A sink takes exp(sink) / (exp(sink) + exp(lse)) of the weight.
+    left = torch.sigmoid(lse - sink_logits.to(lse.dtype)[:, None])
+    return output * left[..., None].to(output.dtype)
 
 
 def _extra_bytes(call: Call) -> int:
     extra = 0
     if _is_slow(call):
         extra += 4 * (call.q.numel() + call.k.numel() + call.v.numel())
-    mask, _ = lower(call)
+    plain, _ = without_object(call)
+    mask, _ = lower(plain)
     if mask is not None and mask is not call.bias:
         extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
-    for before, after in zip((call.q, call.k, call.v), _fit(call.q, call.k, call.v), strict=True):
+    fit = _fit(plain.q, plain.k, plain.v)
+    for before, after in zip((call.q, call.k, call.v), fit, strict=True):
         if after is not before:
             extra += after.numel() * after.element_size()
     return extra

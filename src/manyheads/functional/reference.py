@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from manyheads.functional.call import Backend, Call, Refusal, Result, full_precision
+from manyheads.functional.call import Backend, Call, Refusal, Result
+from manyheads.functional.precision import full_precision
 
 
 def raw_scores(call: Call) -> Tensor:
@@ -27,8 +28,9 @@ def capped_scores(call: Call) -> Tensor:
 def masked_scores(call: Call) -> Tensor:
     """The scores with their bias; -inf where a query may not see a key."""
     scores = capped_scores(call)
-    if call.bias is not None:
-        scores = scores + call.bias.to(scores.dtype)
+    bias = call.written_bias()
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     if call.mask is not None:
         scores = scores.masked_fill(~call.mask.dense(call.q.shape[1]), -torch.inf)
     return scores

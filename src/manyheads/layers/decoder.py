@@ -154,6 +154,8 @@ class DecoderLayer(nn.Module):
                 "layer(x, context); a stream that attends to itself alone goes through an "
                 "EncoderLayer."
             )
+        self.self_attention.check(x, cache=text)
+        self.cross_attention.check(x, context, cache=outside)
         x, bound = settle_self(x, mask, positions, text)
 
         def attend(x: Tensor) -> Tensor:

@@ -102,6 +102,7 @@ class EncoderLayer(nn.Module):
             cache: Holds keys and values of earlier calls, and is given this call's.
             weights_into: Receives the weights.
         """
+        self.self_attention.check(x, cache=cache)
         x, bound = settle_self(x, mask, positions, cache)
 
         def attend(x: Tensor) -> Tensor:

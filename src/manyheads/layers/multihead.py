@@ -24,6 +24,7 @@ from manyheads.layers.checks import (
     checked_rotary,
 )
 from manyheads.layers.initialise import Init, initialise
+from manyheads.layers.norm import LayerNorm, RMSNorm
 from manyheads.layers.projections import (
     PackedLinear,
     Projections,
@@ -32,7 +33,7 @@ from manyheads.layers.projections import (
 )
 from manyheads.layers.stream import settle_cross, settle_self
 from manyheads.masks import Bound, Mask, Tokens
-from manyheads.positions import Rotary
+from manyheads.positions import Bias, Rotary
 from manyheads.shapes import Positions, check_count, check_probability
 
 
@@ -124,6 +125,8 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = _norm(qk_norm, self.head_dim, **place)
         self.k_norm = _norm(qk_norm, self.head_dim, **place)
         self.rotary = checked_rotary(rotary, self.head_dim)
+        factor = 1.0 if rotary is None else rotary.score_factor
+        self._scale = None if factor == 1.0 else factor * self.head_dim**-0.5
         self.output_dropout = nn.Dropout(check_probability("output_dropout", output_dropout))
         self.register_load_state_dict_pre_hook(_convert)
         self.reset_parameters()
@@ -133,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         for module in self.children():
             if isinstance(module, nn.Linear):
                 initialise(module, self.init)
-            elif isinstance(module, nn.RMSNorm | nn.LayerNorm):
+            elif isinstance(module, RMSNorm | LayerNorm):
                 module.reset_parameters()
 
     def forward(
@@ -146,6 +149,8 @@ class MultiHeadAttention(nn.Module):
         positions: Positions = None,
         context_positions: Positions = None,
         cache: Cache | None = None,
+        bias: Tensor | Bias | None = None,
+        coordinates: Tensor | None = None,
         weights_into: list[Tensor] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
         """Let each token of x take what it needs from x, or from a context.
@@ -160,6 +165,9 @@ class MultiHeadAttention(nn.Module):
                 context, the last of it.
             context_positions: Where the tokens of the context stand.
             cache: Holds keys and values of earlier calls, and is given this call's.
+            bias: Added to the scores, as in `attention`: a tensor, or an object that reads
+                positions, such as `ALiBi(num_heads)`.
+            coordinates: Where the tokens of x stand along the axes of the rotary; see `Rotary`.
             weights_into: Receives this call's weights, before dropout.
 
         Raises:
@@ -169,7 +177,7 @@ class MultiHeadAttention(nn.Module):
             MaskError: If the mask does not fit the tokens.
             CacheError: If the cache does not fit the call; it is then as it was.
         """
-        self._check(x, context, value, cache)
+        self.check(x, context, value, cache)
         crosses = context is not None or isinstance(cache, CrossCache)
         dropout = self.dropout if self.training else 0.0
         with nullcontext() if cache is None else cache.serving(self):
@@ -178,12 +186,16 @@ class MultiHeadAttention(nn.Module):
                     x, context, value, mask, positions, context_positions, cache
                 )
             else:
-                q, k, v, bound = self._self(x, mask, positions, cache)
+                q, k, v, bound = self._self(x, mask, positions, cache, coordinates)
+            scale = self._scale
             if weights_into is None:
-                mixed = attention(q, k, v, bound, dropout=dropout)
+                mixed = attention(q, k, v, bound, bias=bias, scale=scale, dropout=dropout)
             else:
-                mixed, weights = attention_with_weights(q, k, v, bound, dropout=dropout)
+                mixed, weights = attention_with_weights(
+                    q, k, v, bound, bias=bias, scale=scale, dropout=dropout
+                )
                 weights_into.append(weights)
+        del q, k, v  # Their memory serves the output, where no gradient needs them.
         return self.output_dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))
 
     def with_weights(
@@ -196,6 +208,8 @@ class MultiHeadAttention(nn.Module):
         positions: Positions = None,
         context_positions: Positions = None,
         cache: Cache | None = None,
+        bias: Tensor | Bias | None = None,
+        coordinates: Tensor | None = None,
     ) -> tuple[Float[Tensor, "batch q_len d_model"], Float[Tensor, "batch num_heads q_len kv_len"]]:
         """Do what a call of the layer does, hooks included, and return each head's weights too.
 
@@ -214,6 +228,8 @@ class MultiHeadAttention(nn.Module):
             positions=positions,
             context_positions=context_positions,
             cache=cache,
+            bias=bias,
+            coordinates=coordinates,
             weights_into=weights,
         )
         return out, weights[0]
@@ -224,6 +240,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Bound | Tensor | None,
         positions: Positions,
         cache: Cache | None,
+        coordinates: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
         if not self.d_model == self.d_context == self.d_value:
             raise ShapeError(
@@ -237,14 +254,25 @@ class MultiHeadAttention(nn.Module):
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         q, k, v = self.q_norm(self._split(q)), self.k_norm(self._split(k)), self._split(v)
-        if self.rotary is not None:
-            turn = self.rotary.at(None if bound is None else bound.q.position, like=q)
+        rotary = self.rotary
+        if rotary is not None and not rotary.depends_on_length:
+            places = None if bound is None else bound.q.position
+            turn = rotary.at(places, coordinates=coordinates, like=q)
             q, k = turn(q), turn(k)
-        if cache is None:
-            return q, k, v, bound
-        tokens = cache.follow(x.shape[1], x.device) if bound is None else bound.kv
-        held = cache.append(k, v, tokens)
-        return q, held.k, held.v, None if bound is None else bound.with_keys(held.tokens)
+        elif rotary is None and coordinates is not None:
+            raise PositionError(
+                "coordinates must go to a layer with a rotary; got coordinates and rotary=None. "
+                "Build the layer with rotary=Rotary(head_dim, axes=...)."
+            )
+        tokens = None if bound is None else bound.kv
+        if cache is not None:
+            tokens = cache.follow(x.shape[1], x.device) if tokens is None else tokens
+            k, v, tokens = cache.append(k, v, tokens)
+            bound = None if bound is None else bound.with_keys(tokens)
+        if rotary is not None and rotary.depends_on_length:
+            # Keys are cached unturned, for their turn changes as the text grows.
+            q, k = _turned(rotary, q, k, None if bound is None else bound.q, tokens)
+        return q, k, v, bound
 
     def _cross(
         self,
@@ -269,12 +297,14 @@ class MultiHeadAttention(nn.Module):
             assert context is not None
             k, v = self._context_heads(context, value, bound)
             if self.rotary is not None:
-                k = self.rotary(k, context_positions)
+                reach = _reach(self.rotary, k, None if bound is None else bound.kv)
+                k = self.rotary(k, context_positions, length=reach)
             if cache is not None:
                 cache.append(k, v, None if bound is None else bound.kv)
         if self.rotary is not None:
             kv = held.tokens if held is not None else None if bound is None else bound.kv
-            q = self.rotary(q, _among(kv, positions, q.shape[2], k.shape[2]))
+            places = _among(kv, positions, q.shape[2], k.shape[2])
+            q = self.rotary(q, places, length=_reach(self.rotary, k, kv))
         return q, k, v, bound
 
     def _context_heads(
@@ -297,9 +327,14 @@ class MultiHeadAttention(nn.Module):
         # (batch, length, heads * head_dim) -> (batch, heads, length, head_dim)
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _check(
-        self, x: Tensor, context: Tensor | None, value: Tensor | None, cache: Cache | None
+    def check(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        value: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> None:
+        """Refuse what a call would refuse of its streams and its cache; whoever calls may too."""
         # Past attribute access, which would compute a parametrised weight.
         weight = self.out_proj._parameters.get("weight")
         check_stream("x", x, self.d_model, weight)
@@ -338,6 +373,23 @@ def _held_context(cache: Cache | None, x: Tensor, context: Tensor | None) -> Cac
     return held
 
 
+def _reach(rotary: Rotary, k: Tensor, kv: Tokens | None) -> int | Tensor | None:
+    """The tokens up to the last key, if the rotary asks."""
+    if not rotary.depends_on_length:
+        return None
+    return k.shape[2] if kv is None else kv.next_position()
+
+
+def _turned(
+    rotary: Rotary, q: Tensor, k: Tensor, q_tokens: Tokens | None, kv: Tokens | None
+) -> tuple[Tensor, Tensor]:
+    """Queries and all keys up to now, turned for a text that reaches to the last key."""
+    reach = _reach(rotary, k, kv)
+    places = 0 if q_tokens is None else q_tokens.position
+    q = rotary(q, places, length=reach)
+    return q, rotary(k, 0 if kv is None else kv.position, length=reach)
+
+
 def _among(kv: Tokens | None, positions: Positions, q_len: int, kv_len: int) -> Positions:
     first = 0 if kv is None else kv.position
     if positions is not None:
@@ -366,9 +418,9 @@ def _norm(
     if kind is None:
         return nn.Identity()
     if kind == "rms":
-        return nn.RMSNorm(head_dim, device=device, dtype=dtype)
+        return RMSNorm(head_dim, eps=1e-6, device=device, dtype=dtype)
     if kind == "layer":
-        return nn.LayerNorm(head_dim, device=device, dtype=dtype)
+        return LayerNorm(head_dim, device=device, dtype=dtype)
     raise OptionError(
         f"qk_norm must be None, 'rms' or 'layer'; got qk_norm={kind!r}. Leave it out for scores "
         f"of plain queries and keys."

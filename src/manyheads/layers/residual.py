@@ -38,7 +38,7 @@ class Residual(nn.Module):
         super().__init__()
         if norm not in ("post", "pre"):
             raise OptionError(
-                f"norm must be 'post' or 'pre'; got norm={norm!r}. 'post' is the paper of 2017; "
+                f"norm must be 'post' or 'pre'; got norm={norm!r}. The paper of 2017 has 'post'; "
                 f"'pre' trains without warm-up."
             )
         self.where = norm

@@ -85,12 +85,12 @@ def families_for(text: str) -> tuple[str, ...]:
     Returns:
         Family names; empty if no set of fonts writes the whole text without a missing glyph.
     """
+    missing = {ord(character) for character in text if not is_guide(character)}
     # One font that has it all looks better than a mixture, and shapes across its characters.
     for face in faces():
-        if {ord(character) for character in text} <= glyphs(face) and _writes((face,), text):
+        if missing <= glyphs(face) and _writes((face,), text):
             return _register((face,))
     chosen: list[Face] = []
-    missing = {ord(character) for character in text if not _ignorable(character)}
     for face in faces():
         if missing & glyphs(face):
             chosen.append(face)
@@ -102,9 +102,14 @@ def families_for(text: str) -> tuple[str, ...]:
     return _register(chosen)
 
 
-def _ignorable(character: str) -> bool:
-    """Whether a character is a joiner or a variation selector, which needs no glyph."""
-    return character in "\u200c\u200d" or "\ufe00" <= character <= "\ufe0f"
+def is_guide(character: str) -> bool:
+    """Whether a character has no shape but guides others: joins them, varies or directs them.
+
+    The overrides of direction, which make a text look like another, do not belong to these.
+    """
+    return character in "\u200c\u200d\u200e\u200f\u061c\u2066\u2067\u2068\u2069" or (
+        "\ufe00" <= character <= "\ufe0f"
+    )
 
 
 def _register(chosen: Iterable[Face]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from manyheads.lens.fonts import families_for
+from manyheads.lens.fonts import families_for, is_guide
 
 EMPTY, BLANK, NEWLINE, TAB, CIRCLE, CUT = "∅", "␣", "↵", "⇥", "◌", "…"
 _log = logging.getLogger("manyheads")
@@ -67,8 +67,8 @@ def _visible_character(character: str, text: str) -> str:
         return TAB
     if category == "Zs" and character != " ":
         return BLANK
-    if character in "\u200c\u200d" and len(text) > 1:
-        return character  # Joiners change the shape of their neighbours.
+    if is_guide(character) and len(text) > 1:
+        return character
     return code_point(character) if category in ("Cc", "Cf", "Cs", "Co", "Cn") else character
 
 
@@ -132,6 +132,14 @@ def _say_once() -> None:
         "No font on this machine has some characters of the labels; they are written as code "
         'points such as U+6211. Install fonts with: pip install "manyheads[fonts]"'
     )
+
+
+def pair(read: str, written: str) -> str:
+    """A text and what was made of it, each in its own direction, from left to right.
+
+    Without the marks between them, an Arabic text would turn the order of a date behind it.
+    """
+    return f"\u200e\u2068{read}\u2069 → \u2068{written}\u2069"
 
 
 def language_of(labels: Sequence[str]) -> str | None:

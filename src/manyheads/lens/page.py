@@ -102,7 +102,8 @@ def make_band(query_labels: Sequence[str], key_labels: Sequence[str], maps_acros
     rows = token_labels(query_labels, cells.every)
     columns = token_labels(key_labels, cells.every)
     sizes = measure(columns, cells.font)
-    upright = tuple(width > cells.stride - 0.02 for width, _ in sizes)
+    # A label a little wider than its column leans over a narrow neighbour and is easier to read.
+    upright = tuple(width > 1.25 * cells.stride for width, _ in sizes)
     return Band(
         cells=cells,
         rows=rows,

@@ -63,15 +63,12 @@ def write(text: "Text", label: Label) -> "Text":
     return text
 
 
-def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Write a picture, whole or not at all.
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """Refuse a path that no picture can be written to, before any work is done."""
+    from matplotlib.backend_bases import FigureCanvasBase
 
-    Args:
-        figure: What to write.
-        path: Where to; the ending says how: .png, .svg or .pdf.
-    """
     target = Path(path)
-    endings = figure.canvas.get_supported_filetypes()
+    endings = FigureCanvasBase.get_supported_filetypes()
     if target.suffix.lower().lstrip(".") not in endings:
         raise OptionError(
             f"path must end in one of {', '.join(sorted(endings))}; got path={str(target)!r}. "
@@ -82,10 +79,15 @@ def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
             f"path must lie in a folder that exists; got path={str(target)!r}. Make "
             f"{str(target.parent)!r} first."
         )
+    return target
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a picture, whole or not at all."""
     # A picture that is cut off by a full disk or Ctrl-C must not stand where a good one stood.
-    half_written = target.with_name(f".{target.name}.{os.getpid()}{target.suffix}")
+    half_written = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         figure.savefig(half_written)
-        half_written.replace(target)
+        half_written.replace(path)
     finally:
         half_written.unlink(missing_ok=True)

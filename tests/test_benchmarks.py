@@ -1,0 +1,97 @@
+"""The benchmarks' arithmetic holds, and each of them can be called; nothing here is timed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks import BENCHMARKS
+from benchmarks.__main__ import main
+from benchmarks.benchmark import Goal, Plan, every
+from benchmarks.machine import describe
+from benchmarks.report import earlier, join, table, write
+from benchmarks.rounds import best_of, interleave, ratio
+
+
+def test_a_round_times_every_contender_once_in_an_order_that_changes() -> None:
+    called: list[str] = []
+    now: Iterator[int] = iter(range(1000))
+    times = interleave(
+        {name: lambda name=name: called.append(name) for name in "abc"},
+        6,
+        warmups=1,
+        clock=lambda: float(next(now)),
+    )
+    rounds = ["".join(called[i : i + 3]) for i in range(0, len(called), 3)]
+    assert len(rounds) == 7
+    assert {"".join(sorted(order)) for order in rounds} == {"abc"}
+    assert len(set(rounds)) > 1
+    assert times == {name: [1.0] * 6 for name in "abc"}
+
+
+def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
+    # The third round met a busy machine, which slowed both alike.
+    found = ratio([1.0, 2.0, 90.0, 1.2, 0.9], [2.0, 4.0, 180.0, 2.0, 2.0])
+    assert found.median == 0.5
+    assert found.low <= 0.5 <= found.high
+    assert (found.low, found.high, found.rounds) == (0.45, 0.6, 5)
+
+
+def test_a_ratio_that_never_changes_has_no_width() -> None:
+    found = ratio([3.0] * 7, [2.0] * 7)
+    assert (found.low, found.median, found.high) == (1.5, 1.5, 1.5)
+
+
+def test_the_better_peer_has_the_lower_median() -> None:
+    assert best_of(["a", "b"], {"a": [1.0, 9.0, 9.0], "b": [2.0, 2.0, 50.0]}) == "b"
+
+
+def test_a_goal_names_the_worst_cell_and_hides_no_miss() -> None:
+    def row(cell: str, high: float) -> dict:
+        return {"cell": cell, "r": {"median": 1.0, "low": 0.9, "high": high}}
+
+    goal = every("at most 1.05", [row("a", 1.04), row("b", 1.2)], "r", lambda row: 1.05)
+    assert not goal.kept
+    assert goal.numbers == "1 of 2 cells; worst 1.00 (0.90-1.20) at b"
+    assert goal.verdict == "**not met**"
+    assert every("x", [], "r", lambda row: 1.0) == Goal("x", None, "")
+
+
+def test_results_grow_by_rows_and_forget_another_machine(tmp_path: Path) -> None:
+    benchmark, machine = BENCHMARKS["call"], describe()
+    row = {"call": "no mask", "added us, least": 12.0, "added us, median": 13.0}
+    rows = join(benchmark, [{**row, "added us, least": 30.0}], row)
+    assert rows == [row]
+    write(benchmark, rows, machine, tmp_path)
+    assert earlier(benchmark, machine, tmp_path) == [row]
+    assert earlier(benchmark, {**machine, "threads": 99}, tmp_path) == []
+    assert json.loads((tmp_path / "call.json").read_text())["goals"][0]["kept"] is True
+    assert "| 12.0 at least" in (tmp_path / "call.md").read_text()
+
+
+def test_a_table_shows_intervals_and_what_was_not_measured() -> None:
+    interval = {"median": 0.5, "low": 0.456, "high": 0.6, "rounds": 7}
+    lines = table([{"cell": "a", "ratio": interval}, {"cell": "b", "ratio": None}])
+    assert lines[2:] == ["| a | 0.50 (0.46-0.60) |", "| b | - |"]
+
+
+def test_the_list_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    told = capsys.readouterr().out
+    assert [line.split()[0] for line in told.splitlines()] == list(BENCHMARKS)
+
+
+def test_an_unknown_name_is_refused_with_those_that_exist(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["speed"])
+    assert "NAME must be one of call, importing" in capsys.readouterr().err
+
+
+def test_a_quick_run_yields_rows_goals_and_a_picture() -> None:
+    benchmark = BENCHMARKS["call"]
+    rows = list(benchmark.measure(Plan("quick", rounds=2)))
+    assert [row["call"] for row in rows][:2] == ["no mask", "Causal()"]
+    assert benchmark.judge(rows)[0].kept in (True, False)
+    assert benchmark.draw(rows).axes
