@@ -175,9 +175,9 @@ def _zero_absent(q: Tensor, k: Tensor, v: Tensor, bound: Bound) -> tuple[Tensor,
     # Weight 0 does not keep a NaN out (0 * NaN is NaN), so absent rows become 0 before any product.
     if bound.kv.absent is not None:
         absent = bound.kv.absent[:, None, :, None]
-        k, v = k.masked_fill(absent, 0.0), v.masked_fill(absent, 0.0)
+        k, v = torch.where(absent, 0.0, k), torch.where(absent, 0.0, v)
     if bound.q.absent is not None:
-        q = q.masked_fill(bound.q.absent[:, None, :, None], 0.0)
+        q = torch.where(bound.q.absent[:, None, :, None], 0.0, q)
     return q, k, v
 
 

@@ -406,7 +406,7 @@ def _among(kv: Tokens | None, positions: Positions, q_len: int, kv_len: int) -> 
 def _masked_like(value: Tensor, bound: Bound | None) -> Tensor:
     if bound is None or bound.kv.absent is None:
         return value
-    return value.masked_fill(bound.kv.absent[:, :, None], 0.0)
+    return torch.where(bound.kv.absent[:, :, None], 0.0, value)
 
 
 def _norm(
