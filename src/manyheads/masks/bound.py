@@ -1,5 +1,6 @@
 """A mask settled for the tokens of one call."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ class Bound:
     kv: Tokens
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     clean: bool = False
-    keeps_below: float = float("inf")
+    keeps_below: int = sys.maxsize
     _written: dict[object, Tensor] = field(default_factory=dict, repr=False)
 
     @property
