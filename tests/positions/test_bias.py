@@ -138,6 +138,41 @@ def test_left_padding_changes_nothing(kind: str) -> None:
         assert all(p.grad is None or p.grad.isfinite().all() for p in bias.parameters())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_context_is_counted_from_its_end_unless_positions_say_otherwise(kind: str) -> None:
+    layer = mh.MultiHeadAttention(32, 4, dtype=torch.float64)
+    bias = make(kind).double()
+    x, context = (torch.randn(2, n, 32, dtype=torch.float64) for n in (3, 7))
+    everyone = mh.Padding(lengths=torch.tensor([7, 7]))
+    out = layer(x, context, bias=bias)
+    torch.testing.assert_close(layer(x, context, bias=bias, mask=everyone), out)
+    torch.testing.assert_close(layer(x, context, bias=bias, positions=4), out)
+    assert (layer(x, context, bias=bias, positions=0) - out).abs().max() > 1e-6
+    cache = mh.CrossCache()
+    first = layer(x[:, :1], context, bias=bias, positions=4, cache=cache)
+    rest = layer(x[:, 1:], bias=bias, positions=5, cache=cache)
+    torch.testing.assert_close(torch.cat((first, rest), dim=1), out)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-3, 1.0, 30.0, 1e6, -2.0])
+@pytest.mark.parametrize("scale", [None, 1.0, -0.5, 0.0, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_any_slope_and_scale_are_served(
+    dtype: torch.dtype, scale: float | None, slope: float
+) -> None:
+    q, k, v = (t.to(dtype).detach() for t in drawn(9, 9))
+    bias = mh.ALiBi(4, slopes=(slope,) * 4)
+    outs = [
+        mh.attention(*inputs, mh.Causal(), bias=bias, scale=scale, backend=backend)
+        for backend, inputs in (
+            ("fused", (q, k, v)),
+            ("reference", [t.double() for t in (q, k, v)]),
+        )
+    ]
+    error = (outs[0].double() - outs[1]).abs().max()
+    assert error <= 2 * TOLERANCE[dtype] * v.double().abs().max()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["alibi", "t5", "shaw"])
 @pytest.mark.parametrize("length", [7, 1025])

@@ -50,6 +50,8 @@ def settle_cross(
     positions: Positions = None,
     context_positions: Positions = None,
     held: Tokens | None = None,
+    *,
+    by_position: bool = False,
 ) -> tuple[Tensor, Tensor | None, Bound | None]:
     """Settle a mask for a stream that attends to a context, as `settle_self` does.
 
@@ -60,6 +62,7 @@ def settle_cross(
         positions: Where the tokens of x stand.
         context_positions: Where those of the context stand.
         held: The tokens of the context that a cache holds.
+        by_position: Whether more than the mask reads positions: a bias does.
 
     Returns:
         x and context with zeros for absent tokens, and the mask; None where all see all.
@@ -77,6 +80,9 @@ def settle_cross(
         kv = held or Tokens.given(
             "context_positions", context_positions, batch, _length(context, held), x.device
         )
+        if positions is None and by_position and kv.is_run:
+            assert not isinstance(kv.position, Tensor)
+            positions = kv.position + kv.length - q_len  # the last of the context
         q = _asking(positions, kv, rule, batch, q_len, x.device)
         bound = settle(rule, batch, q, kv, related=False)
     if bound.clean:
