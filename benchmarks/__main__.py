@@ -25,12 +25,11 @@ def run(benchmark: Benchmark, plan: Plan, *, missing: bool = False) -> None:
         print("  " + "  ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)
         rows = join(benchmark, rows, row)
         if keeps:
-            write(benchmark, rows, machine)
+            write(benchmark, rows, machine)  # as they come, so that a long run may be stopped
+            figure = benchmark.draw(rows)
+            figure.savefig(RESULTS / f"{benchmark.name}.png", dpi=100, bbox_inches="tight")
     for goal in benchmark.judge(rows):
         print(f"  {goal.verdict.strip('*')}: {goal.promise}. {goal.numbers}")
-    figure = benchmark.draw(rows)
-    if keeps:
-        figure.savefig(RESULTS / f"{benchmark.name}.png", dpi=120, bbox_inches="tight")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
