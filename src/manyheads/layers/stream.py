@@ -6,7 +6,7 @@ from torch import Tensor
 from manyheads.cache import Cache
 from manyheads.errors import PositionError
 from manyheads.masks import Bound, Mask, Tokens, as_mask, settle
-from manyheads.masks.base import Everyone
+from manyheads.masks.algebra import Everyone
 from manyheads.masks.bound import last_of
 from manyheads.shapes import Positions
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import Everyone, Mask
+from manyheads.masks.algebra import Everyone
+from manyheads.masks.base import Mask
 from manyheads.masks.facts import Facts, Side
 from manyheads.shapes import check_tensor, values_are_cheap
 
