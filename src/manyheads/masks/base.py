@@ -129,9 +129,7 @@ class Mask:
         return vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        if self._holds_tensor():
-            return id(self)
-        return hash((type(self), *vars(self).values()))
+        return hash((type(self), *vars(self).values()))  # tensors hash by identity
 
     def _holds_tensor(self) -> bool:
         return any(isinstance(value, Tensor) for value in vars(self).values())
