@@ -29,7 +29,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("its log-sum-exp knows no torch.func transform", "call it outside of them")
     if _needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
         yield Refusal("its log-sum-exp has no gradient in compiled code", "compile without it")
-    if 0 in call.q.shape or 0 in call.k.shape or 0 in call.v.shape:
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
         yield Refusal("the kernel needs at least one of everything", "give it some tokens")
 
 
@@ -132,11 +132,11 @@ def _is_slow(call: Call) -> bool:
 def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # Widths that differ, or a last axis with gaps, would send torch to its quadratic path; zeros
     # added to q and k leave scores as they are, and zeros added to v are cut off again.
-    if q.shape[3] < v.shape[3]:
-        missing = v.shape[3] - q.shape[3]
+    missing = v.shape[3] - q.shape[3]
+    if missing > 0:
         q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
-    elif v.shape[3] < q.shape[3]:
-        v = F.pad(v, (0, q.shape[3] - v.shape[3]))
+    elif missing < 0:
+        v = F.pad(v, (0, -missing))
     if q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
         return q, k, v
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
