@@ -54,9 +54,10 @@ class Bound:
     def is_below_diagonal(self) -> bool:
         """Whether the i-th query surely sees none but the first i keys, and of them perhaps all."""
         q, kv = self.q, self.kv
-        aligned = q.length == kv.length and q.is_run and kv.is_run and q.position == kv.position
-        # A compiler's symbols become an answer only where code branches on them.
-        return True if aligned and self.rule.hides_future() else False  # noqa: SIM210
+        # A compiler's symbols become answers where code branches on them: lengths come last.
+        if not (self.rule.hides_future() and q.is_run and kv.is_run):
+            return False
+        return True if q.length == kv.length and q.position == kv.position else False  # noqa: SIM210
 
     def dense(self, num_heads: int = 1, *, past_only: bool = False) -> Tensor:
         """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).
