@@ -366,3 +366,15 @@ def test_a_bias_that_does_not_fit_the_call_is_refused() -> None:
 def test_distances_are_counted_in_integers() -> None:
     q, k = torch.zeros(1, 1, 2, 4, dtype=torch.bfloat16), torch.zeros(1, 1, 3, 4)
     assert distances(257, 255, q, k).tolist() == [[[[2, 1, 0], [3, 2, 1]]]]
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+@pytest.mark.parametrize("kind", ["transformer xl", "shaw"])
+def test_a_bias_that_reads_queries_reads_them_whatever_the_scale(kind: str, scale: float) -> None:
+    q, k = torch.randn(2, 4, 5, 8).double(), torch.randn(2, 4, 5, 8).double()
+    with torch.no_grad():
+        fused, right = (
+            mh.attention(q, k, k, mh.Causal(), bias=make(kind).double(), scale=scale, backend=b)
+            for b in ("fused", "reference")
+        )
+    torch.testing.assert_close(fused, right, rtol=0, atol=1e-10)
