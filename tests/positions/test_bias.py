@@ -378,3 +378,11 @@ def test_a_bias_that_reads_queries_reads_them_whatever_the_scale(kind: str, scal
             for b in ("fused", "reference")
         )
     torch.testing.assert_close(fused, right, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_no_queries_or_no_keys_are_no_mistake(sizes: tuple[int, int], kind: str) -> None:
+    q, k = (torch.randn(2, 4, length, 8) for length in sizes)
+    assert mh.attention(q, k, k, mh.Causal(), bias=make(kind)).eq(0).all()
