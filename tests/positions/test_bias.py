@@ -6,7 +6,7 @@ from torch import Tensor
 
 import manyheads as mh
 from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
-from manyheads.functional import BACKENDS
+from manyheads.functional import BACKENDS, fused
 from manyheads.laws.law import TOLERANCE
 from manyheads.positions import alibi_slopes, distances
 
@@ -386,3 +386,16 @@ def test_a_bias_that_reads_queries_reads_them_whatever_the_scale(kind: str, scal
 def test_no_queries_or_no_keys_are_no_mistake(sizes: tuple[int, int], kind: str) -> None:
     q, k = (torch.randn(2, 4, length, 8) for length in sizes)
     assert mh.attention(q, k, k, mh.Causal(), bias=make(kind)).eq(0).all()
+
+
+def test_far_below_zero_there_is_still_no_token_in_half_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused, "_is_slow", lambda call: False)  # as on processors with 16 bits
+    q = torch.randn(2, 4, 5, 16).half()
+    out = []
+    for nowhere in (-1, -(10**9)):
+        places = torch.where(RAGGED < 0, nowhere, RAGGED)
+        options = {"q_pos": places, "kv_pos": places, "bias": mh.ALiBi(4)}
+        out.append(mh.attention(q, q, q, mh.Causal(), **options))
+    assert torch.equal(*out)
