@@ -38,8 +38,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
     """
     mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
     # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
-    if bias is not None and (bias.dtype != torch.float32 or call.q.dtype == torch.float64):
-        bias = bias.to(call.q.dtype)
+    if bias is not None and bias.dtype != call.q.dtype:
+        bias = bias.to(torch.promote_types(call.q.dtype, torch.float32))
     if mask is None:
         return bias, False
     if bias is None and mask.is_causal:
