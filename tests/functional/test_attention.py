@@ -179,3 +179,15 @@ def test_half_precision_rounds_no_bias_to_its_own_dtype(
     bias = (low + torch.eye(5) / 2).to(bias_dtype)
     out, right = (mh.attention(q, q, q, bias=bias, backend=b) for b in ("fused", "reference"))
     torch.testing.assert_close(out, right, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("hidden", [NAN, INF])
+@pytest.mark.parametrize("mask", [mh.Causal(), mh.Causal() & mh.Window(3)], ids=repr)
+def test_what_a_bias_says_of_hidden_pairs_is_never_read(mask: mh.Mask, hidden: float) -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 8).double()
+    bias = torch.randn(5, 5).double()
+    spoiled = bias.masked_fill(~mask.dense(5)[0, 0], hidden)  # as the log of a negative distance is
+    right = mh.attention(q, k, v, mask, bias=bias, backend="reference")
+    for backend in ("fused", "reference"):
+        out = mh.attention(q, k, v, mask, bias=spoiled, backend=backend)
+        torch.testing.assert_close(out, right, rtol=0, atol=1e-10)

@@ -51,6 +51,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
         return mask.additive(heads, call.q.dtype, past_only=causal), causal
     if not (causal and mask.is_causal):
         bias = bias.masked_fill(~mask.dense(heads, past_only=causal), -torch.inf)
+    if causal and bias.shape[2] > 1:
+        bias = bias.tril()  # the kernel adds it to the -inf of the future, which a NaN would spoil
     return bias, causal
 
 
