@@ -40,8 +40,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
     """
     mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
     # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
-    if bias is not None and (bias.dtype != torch.float32 or call.q.dtype == torch.float64):
-        bias = bias.to(call.q.dtype)
+    if bias is not None and bias.dtype != call.q.dtype:
+        bias = bias.to(torch.promote_types(call.q.dtype, torch.float32))
     if mask is None:
         return bias, False
     if bias is None and mask.is_causal:
@@ -53,6 +53,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
         return mask.additive(heads, call.q.dtype, past_only=causal), causal
     if not (causal and mask.is_causal):
         bias = bias.masked_fill(~mask.dense(heads, past_only=causal), -torch.inf)
+    if causal and bias.shape[2] > 1:
+        bias = bias.tril()  # the kernel adds it to the -inf of the future, which a NaN would spoil
     return bias, causal
 
 
@@ -79,11 +81,11 @@ def _run(call: Call) -> Result:
         return _attend(call, None)
     if _is_slow(call):
         call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
+    call, lacking = without_object(call)  # first, for a bias may read q and the scale
     if call.scale <= 0:
         # The kernel hides the future by -inf before it scales, which would make inf or NaN of it.
         sign = -1.0 if call.scale < 0 else 0.0
         call = call._replace(q=call.q * sign, scale=abs(call.scale) or 1.0)
-    call, lacking = without_object(call)
     bias = call.written_bias()
     if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
         return _attend(call, lacking)
