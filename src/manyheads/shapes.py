@@ -53,13 +53,18 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"q and k must have one head_dim, at least 1; got q={q_shape[3]}, k={k_shape[3]}. "
             f"Project both to the same width; only v may have its own."
         )
-    if not (q.dtype == k.dtype == v.dtype) or not q.dtype.is_floating_point:
+    if not (q.dtype == k.dtype == v.dtype) or not _has_arithmetic(q.dtype):
         _refuse_dtype(q, k, v)
     if not (q.device == k.device == v.device):
         raise DeviceError(
             f"q, k and v must be on one device; got q={q.device}, k={k.device}, v={v.device}. "
             f"Move them with .to(device)."
         )
+
+
+def _has_arithmetic(dtype: torch.dtype) -> bool:
+    # torch stores numbers of 8 bits and adds none.
+    return dtype.is_floating_point and dtype.itemsize > 1
 
 
 def _refuse_rank(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -74,9 +79,10 @@ def _refuse_rank(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def _refuse_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in {"q": q, "k": k, "v": v}.items():
-        if not tensor.dtype.is_floating_point:
+        if not _has_arithmetic(tensor.dtype):
             raise DTypeError(
-                f"{name} must be a floating-point tensor; got {name}={tensor.dtype}. "
+                f"{name} must be a floating-point tensor of 16 bits or more; got "
+                f"{name}={tensor.dtype}. "
                 f"Convert it with .float()."
             )
     raise DTypeError(

@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -97,3 +99,17 @@ def test_a_mask_settled_once_serves_many_calls_and_refuses_others() -> None:
         mh.attention(q[:, :, :3], q, q, bound)
     with pytest.raises(mh.masks.base.MaskError, match="must come alone; got positions beside it"):
         mh.attention(q, q, q, bound, q_pos=0, kv_pos=0)
+
+
+def test_threads_may_settle_masks_at_once() -> None:
+    def settle_many(first: int) -> None:
+        for size in range(first, first + 1000):  # many more than are kept
+            bind(mh.Window(size % 97 + 1), 1, 3, 3)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(settle_many, range(3))) == [None, None, None]
+    finally:
+        sys.setswitchinterval(before)

@@ -177,8 +177,8 @@ def bind(
         return settle(rule, batch, q, kv, related=q_len == kv_len)
     key = (rule, q_len, kv_len, device)
     keeps = not torch.compiler.is_compiling()
-    if keeps and key in _RULES:
-        return _RULES[key]
+    if keeps and (known := _RULES.get(key)) is not None:
+        return known  # asked for once, since another thread may clear them in between
     kv = Tokens(kv_len, 0, device=device)
     bound = settle(rule, batch, last_of(kv, rule, batch, q_len), kv, related=True)
     if keeps and bound.q.is_run and not rule.tensors():
