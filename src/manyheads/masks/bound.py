@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyheads.errors import MaskError
 from manyheads.masks.algebra import And, Everyone, both
-from manyheads.masks.base import Mask, as_mask
+from manyheads.masks.base import Mask, as_mask, four_dims
 from manyheads.masks.causal import Causal
 from manyheads.masks.facts import Facts, Tokens
 from manyheads.shapes import Positions
@@ -106,7 +106,7 @@ class Bound:
         if type(rule) is Everyone and seen is not None:
             return seen
         head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
-        allowed = rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        allowed = four_dims(rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs)))
         return allowed if seen is None else allowed & seen
 
     def check_fits(self, batch: int, q_len: int, kv_len: int, *positions: Positions) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import Mask
+from manyheads.masks.base import Mask, four_dims
 from manyheads.masks.facts import Side
 
 
@@ -59,7 +59,7 @@ class Rule(Mask):
                 f"a rule must return what broadcasts to {tuple(whole)}; got shape "
                 f"{tuple(seen.shape)} from {self.name}. Combine its arguments by arithmetic alone."
             )
-        return seen[(None,) * (4 - seen.ndim)]
+        return four_dims(seen)
 
     def __repr__(self) -> str:
         return f"Rule({self.name})"
