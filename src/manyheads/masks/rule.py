@@ -18,8 +18,8 @@ class Rule(Mask):
     Args:
         function: Called with three int tensors that broadcast, the query head (heads, 1, 1), the
             positions of the queries (batch or 1, 1, q_len, 1) and those of the keys
-            (batch or 1, 1, 1, kv_len); returns bool. Two rules are equal if they hold the same
-            function, so define it once.
+            (batch or 1, 1, 1, kv_len); returns bool. It is asked anew in every call. Two rules are
+            equal if they hold the same function, so define it once.
         name: How the mask prints.
 
     Raises:
@@ -60,6 +60,9 @@ class Rule(Mask):
                 f"{tuple(seen.shape)} from {self.name}. Combine its arguments by arithmetic alone."
             )
         return four_dims(seen)
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a function may be an object without a hash
 
     def __repr__(self) -> str:
         return f"Rule({self.name})"
