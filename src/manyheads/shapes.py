@@ -101,6 +101,12 @@ def check_tensor(name: str, value: object) -> Tensor:
     return value
 
 
+def holds_integers(tensor: Tensor) -> bool:
+    """Whether a tensor holds whole numbers, which bools are not."""
+    dtype = tensor.dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
 def check_positions(name: str, positions: Positions, batch: int, length: int) -> int | Tensor:
     """Return given positions as an int or an integer tensor that fits the tokens.
 
@@ -111,10 +117,9 @@ def check_positions(name: str, positions: Positions, batch: int, length: int) ->
         length: How many tokens each has.
     """
     if isinstance(positions, Tensor):
-        dtype = positions.dtype
-        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        if not holds_integers(positions):
             raise PositionError(
-                f"{name} must be integers; got {name}={dtype}. Positions count tokens: "
+                f"{name} must be integers; got {name}={positions.dtype}. Positions count tokens: "
                 f"use torch.arange, or .long(). (bf16 cannot tell 256 from 257.)"
             )
         shape = tuple(positions.shape)

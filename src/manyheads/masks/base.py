@@ -254,3 +254,8 @@ def as_mask(value: "Mask | Tensor") -> Mask:
         f"mask must be a Mask or a bool tensor; got mask={type(value).__name__}. "
         f"Write Causal(), Padding(lengths=...), or a bool tensor in which True means may see."
     )
+
+
+def four_dims(seen: Tensor) -> Tensor:
+    """What `Mask.allows` answered, with all of its dimensions, (batch, heads, q_len, kv_len)."""
+    return seen[(None,) * (4 - seen.ndim)]

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from manyheads.errors import MaskError
 from manyheads.masks.algebra import And, Everyone, both
-from manyheads.masks.base import Mask, as_mask
+from manyheads.masks.base import Mask, as_mask, four_dims
 from manyheads.masks.causal import Causal
 from manyheads.masks.facts import Facts, Tokens
+from manyheads.masks.rule import Rule
 from manyheads.shapes import Positions
 
 
@@ -107,7 +108,7 @@ class Bound:
         if type(rule) is Everyone and seen is not None:
             return seen
         head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
-        allowed = rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        allowed = four_dims(rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs)))
         return allowed if seen is None else allowed & seen
 
     def check_fits(self, batch: int, q_len: int, kv_len: int, *positions: Positions) -> None:
@@ -181,13 +182,18 @@ def bind(
         return known  # asked for once, since another thread may clear them in between
     kv = Tokens(kv_len, 0, device=device)
     bound = settle(rule, batch, last_of(kv, rule, batch, q_len), kv, related=True)
-    if keeps and bound.q.is_run and not rule.tensors():
+    if keeps and bound.q.is_run and not rule.tensors() and not _asks_others(rule):
         # Only rules are keys: a mask with tensors equals itself alone, and is never met again. And
         # no tensor is kept: made as a fake or under inference_mode, it would not outlive its call.
         if len(_RULES) >= _RULES_KEPT:
             _RULES.clear()
         _RULES[key] = bound = Bound(bound.rule, bound.q, bound.kv, keeps_below=_DENSE_KEPT)
     return bound
+
+
+def _asks_others(rule: Mask) -> bool:
+    # A user's function may read what changes from call to call.
+    return any(isinstance(part, Rule) for part in rule.parts())
 
 
 def last_of(kv: Tokens, rule: Mask, batch: int, q_len: int) -> Tokens:
