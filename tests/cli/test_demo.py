@@ -42,6 +42,24 @@ def test_the_translations_shown_are_of_all_languages_first():
     assert len({example.kind for example in shown}) == 10
 
 
+def test_of_heads_that_read_a_field_alike_each_field_gets_one_of_its_own():
+    def heads(*masses):
+        return [HeadMass("decoder.0.cross", head, mass) for head, mass in masses]
+
+    best = demo_module.best_heads(
+        {
+            "year": heads((1, 0.99), (2, 0.98)),
+            "month": heads((2, 0.90), (1, 0.86)),
+            "day": heads((2, 0.998), (0, 0.996), (1, 0.95)),
+        }
+    )
+    assert [head.head for head in best.values()] == [1, 2, 0]
+    best = demo_module.best_heads(
+        {"month": heads((2, 0.90), (1, 0.86)), "day": heads((2, 0.99), (0, 0.97))}
+    )
+    assert [head.head for head in best.values()] == [2, 2]  # the best, though it has a field
+
+
 def test_the_heads_that_read_a_field_are_named_and_outlined(trained, tmp_path, monkeypatch):
     seen = {}
     monkeypatch.setattr(demo_module, "draw_heads", lambda *args, **options: seen.update(options))

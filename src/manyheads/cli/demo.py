@@ -59,13 +59,13 @@ def demo(*, out: Path = Path("demo"), threads: int | None = None, quiet: bool = 
     say(_translations(trained, _one_of_each(test)))
 
     masses = alignment_mass(trained, test[:MEASURED])
-    best = {field: masses[field][0] for field in dict.fromkeys(test[0].fields) if field}
+    best = best_heads({field: masses[field] for field in dict.fromkeys(test[0].fields) if field})
     say(f"\nThe heads that read each field, and their weight on its characters ({MEASURED} dates):")
     for field, head in best.items():
         say(f"  {field:6}{head}")
     picture = out / "heads.png"
     draw_named_heads(trained, best, next(e for e in test if e.kind.startswith(PICTURED)), picture)
-    say(f"\nEvery head is drawn in {picture}, the three above with what they should read outlined.")
+    say(f"\nEvery head is drawn in {picture}, those above with what they should read outlined.")
     say(_speed(trained, [example.source for example in test[:MEASURED]]))
     say(f"All of it took {time.perf_counter() - started:.0f} s.")
 
@@ -95,6 +95,20 @@ def _translations(trained: Trained, examples: Sequence[Example]) -> Table:
         verdict = "right" if answer == example.target else f"wrong: {example.target}"
         table.add_row(example.kind, Text(example.source), answer, verdict)
     return table
+
+
+def best_heads(masses: dict[str, list[HeadMass]]) -> dict[str, HeadMass]:
+    """Give each field the head that reads it best; of heads that read alike, one of its own.
+
+    Args:
+        masses: By field, all heads, the best first. Those alike are those that print alike.
+    """
+    best: dict[str, HeadMass] = {}
+    for field, heads in masses.items():
+        taken = {head[:2] for head in best.values()}
+        alike = [head for head in heads if f"{head.mass:.2f}" == f"{heads[0].mass:.2f}"]
+        best[field] = next((head for head in alike if head[:2] not in taken), heads[0])
+    return best
 
 
 def draw_named_heads(
