@@ -7,6 +7,7 @@ from manyheads.functional import (
     attention_with_lse,
     attention_with_weights,
     explain,
+    linear_attention,
 )
 from manyheads.layers import (
     DecoderLayer,
@@ -67,6 +68,7 @@ __all__ = [
     "attention_with_lse",
     "attention_scores",
     "explain",
+    "linear_attention",
     "Mask",
     "Causal",
     "Window",

@@ -8,17 +8,23 @@ from manyheads.functional.attention import (
 )
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.choose import BACKENDS, Explanation, explain
+from manyheads.functional.linear import FEATURES, linear_attention, linear_attention_with_state
+from manyheads.functional.running_sums import RunningSums
 
 __all__ = [
     "BACKENDS",
+    "FEATURES",
     "Backend",
     "Call",
     "Explanation",
     "Refusal",
     "Result",
+    "RunningSums",
     "attention",
     "attention_scores",
     "attention_with_lse",
     "attention_with_weights",
     "explain",
+    "linear_attention",
+    "linear_attention_with_state",
 ]
