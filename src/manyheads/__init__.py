@@ -2,12 +2,17 @@
 
 from manyheads.cache import CrossCache, GrowingCache
 from manyheads.functional import (
+    RandomFeatures,
     attention,
     attention_scores,
     attention_with_lse,
     attention_with_weights,
     explain,
     linear_attention,
+    linformer_attention,
+    lsh_attention,
+    nystrom_attention,
+    performer_attention,
 )
 from manyheads.layers import (
     DecoderLayer,
@@ -69,6 +74,11 @@ __all__ = [
     "attention_scores",
     "explain",
     "linear_attention",
+    "performer_attention",
+    "RandomFeatures",
+    "lsh_attention",
+    "nystrom_attention",
+    "linformer_attention",
     "Mask",
     "Causal",
     "Window",

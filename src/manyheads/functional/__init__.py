@@ -9,6 +9,14 @@ from manyheads.functional.attention import (
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.choose import BACKENDS, Explanation, explain
 from manyheads.functional.linear import FEATURES, linear_attention, linear_attention_with_state
+from manyheads.functional.linformer import linformer_attention
+from manyheads.functional.lsh import lsh_attention
+from manyheads.functional.nystrom import nystrom_attention
+from manyheads.functional.performer import (
+    RandomFeatures,
+    performer_attention,
+    performer_attention_with_state,
+)
 from manyheads.functional.running_sums import RunningSums
 
 __all__ = [
@@ -17,6 +25,7 @@ __all__ = [
     "Backend",
     "Call",
     "Explanation",
+    "RandomFeatures",
     "Refusal",
     "Result",
     "RunningSums",
@@ -27,4 +36,9 @@ __all__ = [
     "explain",
     "linear_attention",
     "linear_attention_with_state",
+    "linformer_attention",
+    "lsh_attention",
+    "nystrom_attention",
+    "performer_attention",
+    "performer_attention_with_state",
 ]

@@ -132,7 +132,7 @@ def linear_attention_with_state(
         output, state = attend_by_features(
             make(call.q), features, call.v, state, causal=call.causal, chunk=chunk
         )
-    return output.to(q.dtype), state
+    return output.to(call.dtype), state
 
 
 def _of_keys(make: Callable[[Tensor], Tensor], call: Simple) -> Tensor:

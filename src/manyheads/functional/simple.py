@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
@@ -21,6 +22,7 @@ class Simple(NamedTuple):
             themselves.
         absent: bool (batch or 1, kv_len), True where there is no key; None if all are there.
         scale: Multiplies q.k.
+        dtype: Of the output.
     """
 
     q: Tensor
@@ -29,6 +31,7 @@ class Simple(NamedTuple):
     causal: bool
     absent: Tensor | None
     scale: float
+    dtype: torch.dtype
 
     @property
     def absent_rows(self) -> Tensor | None:
@@ -63,8 +66,9 @@ def simplify_call(
         q_pos=None, kv_pos=None, need="output",
     )  # fmt: skip
     absent = None if call.mask is None else call.mask.kv.absent
-    q, k, v = (x if x.element_size() == 8 else x.float() for x in (call.q, call.k, call.v))
-    return Simple(q, k, v, causal, absent, call.scale)
+    full = torch.promote_types(call.q.dtype, torch.float32)
+    q, k, v = (x.to(full) for x in (call.q, call.k, call.v))
+    return Simple(q, k, v, causal, absent, call.scale, call.q.dtype)
 
 
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
