@@ -8,6 +8,7 @@ from manyheads.functional.attention import (
 )
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.choose import BACKENDS, Explanation, explain
+from manyheads.functional.compare import Comparison, compare
 from manyheads.functional.linear import FEATURES, linear_attention, linear_attention_with_state
 from manyheads.functional.linformer import linformer_attention
 from manyheads.functional.lsh import lsh_attention
@@ -24,6 +25,7 @@ __all__ = [
     "FEATURES",
     "Backend",
     "Call",
+    "Comparison",
     "Explanation",
     "RandomFeatures",
     "Refusal",
@@ -33,6 +35,7 @@ __all__ = [
     "attention_scores",
     "attention_with_lse",
     "attention_with_weights",
+    "compare",
     "explain",
     "linear_attention",
     "linear_attention_with_state",

@@ -74,6 +74,10 @@ def _run(call: Call) -> Result:
     dtype = call.q.dtype
     if _is_slow(call):
         call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
+    if call.scale <= 0:
+        # The kernel hides the future by -inf before it scales, which would make inf or NaN of it.
+        sign = -1.0 if call.scale < 0 else 0.0
+        call = call._replace(q=call.q * sign, scale=abs(call.scale) or 1.0)
     call, lacking = without_object(call)
     bias = call.written_bias()
     if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
@@ -159,7 +163,7 @@ def _extra_bytes(call: Call) -> int:
 
 FUSED = Backend(
     "fused",
-    "torch's scaled_dot_product_attention: fast, memory linear in the length",
+    "torch's scaled_dot_product_attention: never writes the scores out",
     _refusals,
     _run,
     _extra_bytes,

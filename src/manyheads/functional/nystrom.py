@@ -38,7 +38,9 @@ def nystrom_attention(
             real enough to make landmarks. A landmark averages past and future, so causality is
             refused.
         landmarks: How many, of queries and of keys.
-        iterations: Of the pseudo-inverse; more where landmarks are alike.
+        iterations: Of the pseudo-inverse. More come nearer to it, not always to attention: where
+            landmarks are alike it is huge, and six keep it in bounds. (On random tokens rows then
+            sum to 1 within 0.003.)
         scale: Multiplies q.k; None means ``head_dim ** -0.5``.
 
     Returns:

@@ -20,6 +20,7 @@ from manyheads.functional.call import Need
 from manyheads.functional.reference import REFERENCE
 from manyheads.laws.calls import BIASES, BackendCase, Inputs, draw, masks
 from manyheads.laws.law import TOLERANCE, LawBroken, Suite, hold, require, require_close
+from manyheads.positions import ALiBi, T5Bias
 
 FRONT_DOORS: dict[Need, Any] = {
     "output": attention,
@@ -132,6 +133,24 @@ def every_bias(trial: Trial) -> None:
     trial.agree(kv_len=9, num_kv_heads=2, bias="heads", grad=False)
 
 
+def every_bias_that_reads_positions(trial: Trial) -> None:
+    """A bias object is added as it would be written out, wherever queries and keys stand."""
+    heads = trial.case.num_heads
+    biases = (ALiBi(heads), T5Bias(heads, num_buckets=8).requires_grad_(False))
+    ragged = torch.stack([torch.arange(9) + 3 * b for b in range(trial.case.batch)])
+    places = ((4, 0), (torch.arange(7) + 2, 0), (ragged[:, 2:] - 4, ragged - 4))
+    for bias, mask in product(biases, ("none", "causal", "window", "causal padding", "dense")):
+        for q_len, kv_len in ((7, 7), (1, 9), (7, 9), (9, 5)):
+            trial.agree(q_len=q_len, kv_len=kv_len, mask=mask, options=(("bias", bias),))
+        for q_pos, kv_pos in places:
+            options = (("bias", bias), ("q_pos", q_pos), ("kv_pos", kv_pos))
+            trial.agree(kv_len=9, mask=mask, options=options)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        changes = {"head_dim": 16, "value_dim": 16, "num_kv_heads": 2, "mask": "causal"}
+        trial.agree(q_len=65, kv_len=65, dtype=dtype, options=(("bias", biases[0]),), **changes)
+    trial.agree(need="lse", grad=False, kv_len=9, mask="causal", options=(("bias", biases[0]),))
+
+
 def every_score_change(trial: Trial) -> None:
     """Scale, softcap and sink logits act in the order of the contract."""
     sinks = torch.linspace(-2.0, 2.0, trial.case.num_heads)
@@ -145,6 +164,7 @@ def every_score_change(trial: Trial) -> None:
     ):
         for mask, bias in (("none", None), ("causal", "pairs"), ("no keys at all", None)):
             trial.agree(kv_len=9, mask=mask, bias=bias, options=options)
+        trial.agree(mask="causal", options=options)
 
 
 def any_layout(trial: Trial) -> None:
@@ -205,6 +225,7 @@ LAWS: Suite = (
     absent_tokens,
     given_positions,
     every_bias,
+    every_bias_that_reads_positions,
     every_score_change,
     any_layout,
     nothing_at_all,

@@ -182,8 +182,13 @@ class MultiHeadAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         with nullcontext() if cache is None else cache.serving(self):
             if crosses:
+                if coordinates is not None:
+                    raise PositionError(
+                        "coordinates must go to a layer that attends to itself; got coordinates "
+                        "and a context. Give positions and context_positions."
+                    )
                 q, k, v, bound = self._cross(
-                    x, context, value, mask, positions, context_positions, cache
+                    x, context, value, mask, positions, context_positions, cache, bias
                 )
             else:
                 q, k, v, bound = self._self(x, mask, positions, cache, coordinates)
@@ -283,12 +288,19 @@ class MultiHeadAttention(nn.Module):
         positions: Positions,
         context_positions: Positions,
         cache: Cache | None,
+        bias: Tensor | Bias | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
         held = _held_context(cache, x, context)
         if held is not None:
             context = None
         x, context, bound = settle_cross(
-            x, context, mask, positions, context_positions, held and held.tokens
+            x,
+            context,
+            mask,
+            positions,
+            context_positions,
+            held and held.tokens,
+            by_position=isinstance(bias, Bias),
         )
         q = self.q_norm(self._split(self._project(x, 0)))
         if held is not None:
@@ -406,7 +418,7 @@ def _among(kv: Tokens | None, positions: Positions, q_len: int, kv_len: int) -> 
 def _masked_like(value: Tensor, bound: Bound | None) -> Tensor:
     if bound is None or bound.kv.absent is None:
         return value
-    return value.masked_fill(bound.kv.absent[:, :, None], 0.0)
+    return torch.where(bound.kv.absent[:, :, None], 0.0, value)
 
 
 def _norm(

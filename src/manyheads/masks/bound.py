@@ -1,5 +1,6 @@
 """A mask settled for the tokens of one call."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ class Bound:
     kv: Tokens
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     clean: bool = False
-    keeps_below: float = float("inf")
+    keeps_below: int = sys.maxsize
     _written: dict[object, Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -110,6 +111,26 @@ class Bound:
         head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
         allowed = rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
         return allowed if seen is None else allowed & seen
+
+    def check_fits(self, batch: int, q_len: int, kv_len: int, *positions: Positions) -> None:
+        """Refuse a call that this mask was not settled for."""
+        if any(given is not None for given in positions):
+            raise MaskError(
+                "a settled mask must come alone; got positions beside it. It holds the positions "
+                "that it was settled with."
+            )
+        if (self.q.length, self.kv.length) != (q_len, kv_len):
+            raise MaskError(
+                f"a settled mask must fit its call; got one for {self.q.length} queries and "
+                f"{self.kv.length} keys, and q_len={q_len}, kv_len={kv_len}. Settle it anew; with "
+                f"a cache it speaks of the new tokens alone."
+            )
+        for fact in (*self.q.facts(), *self.kv.facts(), *self.pairs.values()):
+            if fact.shape[0] not in (1, batch):
+                raise MaskError(
+                    f"a settled mask must fit its call; got one for a batch of {fact.shape[0]}, "
+                    f"and batch={batch}. Settle it anew."
+                )
 
     def with_keys(self, kv: Tokens) -> "Bound":
         """This mask over the keys of a cache, of which it described the newest."""

@@ -1,5 +1,6 @@
 """Padding is seen by nobody."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +42,9 @@ class Padding(Mask):
 
     reads_positions = False
 
-    def __init__(self, keep: Tensor | None = None, *, lengths: Tensor | None = None) -> None:
+    def __init__(
+        self, keep: Tensor | None = None, *, lengths: Tensor | Sequence[int] | None = None
+    ) -> None:
         if (keep is None) == (lengths is None):
             raise MaskError(
                 "Padding must have either keep or lengths; got "

@@ -115,6 +115,8 @@ class ALiBi(Bias):
         if self.slopes is not None or scale == 0:
             return None
         slopes = [slope / scale for slope in self._fixed]  # the kernel multiplies by the scale
+        if max(map(abs, slopes)) * 4096 >= torch.finfo(q.dtype).max:
+            return None
         if q.element_size() >= 4:
             return _fold_wide(slopes, q, k, q_pos, kv_pos)
         return _fold_half(slopes, q, k, q_pos, kv_pos, scale)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from manyheads.errors import OptionError
 from manyheads.positions.angles import angle_dtype, as_row, frequencies
 from manyheads.positions.bias import Bias, Place, accurate, rows_of
 from manyheads.shapes import check_count
@@ -52,6 +53,11 @@ class TransformerXLBias(Bias):
         super().__init__(check_count("num_heads", num_heads))
         self.head_dim = check_count("head_dim", head_dim)
         self.d_model = check_count("d_model", d_model)
+        if d_model % 2:
+            raise OptionError(
+                f"d_model must be even, a sine and a cosine for each speed; got "
+                f"d_model={d_model}. Choose d_model={d_model + 1}."
+            )
         self.u = nn.Parameter(torch.empty(num_heads, head_dim, device=device, dtype=dtype))
         self.v = nn.Parameter(torch.empty(num_heads, head_dim, device=device, dtype=dtype))
         self.r_proj = nn.Linear(

@@ -1,0 +1,89 @@
+"""T5's, BLOOM's and XLNet's attention in Hugging Face, given the same weights."""
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BloomConfig, T5Config, XLNetConfig
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
+
+import manyheads as mh
+
+
+def heads(x: Tensor, num_heads: int) -> Tensor:
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("q_len", "past"), [(23, 0), (300, 0), (1, 40), (7, 150)])
+@pytest.mark.parametrize("decoder", [False, True])
+def test_t5s_attention_is_ours_with_its_buckets_and_without_a_scale(
+    decoder: bool, q_len: int, past: int
+) -> None:
+    config = T5Config(d_model=32, d_kv=8, num_heads=4, dropout_rate=0.0, is_decoder=decoder)
+    config._attn_implementation = "eager"
+    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
+    bias = mh.T5Bias(4, reach="past" if decoder else "both")
+    with torch.no_grad():
+        bias.table.copy_(theirs.relative_attention_bias.weight)
+    x = torch.randn(2, past + q_len, 32)
+    q, k, v = (heads(project(x), 4) for project in (theirs.q, theirs.k, theirs.v))
+    hidden = torch.zeros(q_len + past, q_len + past).masked_fill(
+        torch.ones(q_len + past, q_len + past).triu(1).bool(), -torch.inf
+    )
+    expected, _, weights = theirs(x, mask=hidden[None, None] if decoder else None)
+    mask = mh.Causal() if decoder else None
+    out, ours = mh.attention_with_weights(q[:, :, past:], k, v, mask, bias=bias, scale=1.0)
+    out = theirs.o(out.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out, expected[:, past:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours, weights[:, :, past:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_heads", [4, 6])
+def test_blooms_alibi_is_ours_up_to_a_number_a_row(num_heads: int) -> None:
+    config = BloomConfig(hidden_size=8 * num_heads, n_head=num_heads)
+    assert config.n_head == num_heads
+    keep = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
+    alibi = build_alibi_tensor(keep, num_heads, torch.float32).view(2, num_heads, 1, 7)
+    q, k, v = (torch.randn(2, num_heads, 7, 8) for _ in range(3))
+    scores = q @ k.mT / 8**0.5 + alibi
+    seen = torch.ones(7, 7).tril().bool() & keep.bool()[:, None, None, :]
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
+    positions = keep.cumsum(-1) - 1  # below 0 where there is no token
+    for backend in ("reference", "fused"):
+        out = mh.attention(
+            *(q, k, v, mh.Causal()),
+            bias=mh.ALiBi(num_heads),
+            q_pos=positions,
+            kv_pos=positions,
+            backend=backend,
+        )
+        torch.testing.assert_close(out, weights @ v, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("q_len", "memory"), [(7, 0), (7, 5), (1, 6), (12, 3)])
+def test_xlnets_relative_attention_is_ours(q_len: int, memory: int) -> None:
+    config = XLNetConfig(d_model=24, n_head=3, n_layer=1, d_inner=8, dropout=0.0, vocab_size=5)
+    model, theirs = XLNetModel(config).eval(), XLNetRelativeAttention(config).eval()
+    bias = mh.TransformerXLBias(3, 8, 24)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter))
+        bias.u.copy_(theirs.r_w_bias)
+        bias.v.copy_(theirs.r_r_bias)
+        bias.r_proj.weight.copy_(theirs.r.flatten(1).T)
+    length = memory + q_len
+    x = torch.randn(2, length, 24)
+    q, k, v = (
+        torch.einsum("blh,hnd->bnld", y, w)
+        for y, w in ((x[:, memory:], theirs.q), (x, theirs.k), (x, theirs.v))
+    )
+    encoding = model.relative_positional_encoding(q_len, length, bsz=2)
+    encoded = torch.einsum("ibh,hnd->ibnd", encoding, theirs.r)
+    expected = theirs.rel_attn_core(*(t.permute(2, 0, 1, 3) for t in (q, k, v)), encoded)
+    expected = expected.permute(1, 2, 0, 3)
+    out = mh.attention(q, k, v, bias=bias)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    places = torch.arange(length)[None].expand(2, -1)
+    again = mh.attention(q, k, v, bias=bias, q_pos=places[:, memory:], kv_pos=places)
+    torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
