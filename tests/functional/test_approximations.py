@@ -76,7 +76,7 @@ def test_any_length_works_and_rows_that_see_someone_average_the_values(
     assert output.shape == v.shape
     assert all(g.isfinite().all() for g in gradients(output, [q, k, v]))
     if function is not linformer:  # the slots of which mix with any sign
-        atol = 0.01 if function is nystrom else 1e-9  # whose inverse is iterated six times only
+        atol = 0.05 if function is nystrom else 1e-9  # whose inverse is iterated six times only
         torch.testing.assert_close(
             function(q, k, torch.ones_like(v)), torch.ones_like(v), atol=atol, rtol=0
         )

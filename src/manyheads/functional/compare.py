@@ -76,14 +76,18 @@ class Comparison:
     def __str__(self) -> str:
         q_len, kv_len = self.length
         weights = "-" if self.weight_error is None else f"{self.weight_error:.3g} of the weight"
+        norm, most = f"{self.output_error:.3g} of its norm", f"{self.largest_error:.3g}"
         lines = [
             f"{self.approximate} beside {self.exact}, {q_len} queries and {kv_len} keys",
-            f"  output off by   {self.output_error:.3g} of its norm, at most {self.largest_error:.3g}",
+            f"  output off by   {norm}, at most {most}",
             f"  weights off by  {weights}",
         ]
         if self.costs:
             head = f"{'exact':>12}{'approximate':>14}"
-            lines += [f"{'length':>8}{head}{'times':>8}{head}", f"{'':8}{'seconds':>26}{'bytes':>34}"]
+            lines += [
+                f"{'length':>8}{head}{'times':>8}{head}",
+                f"{'':8}{'seconds':>26}{'bytes':>34}",
+            ]
             lines += [_row(cost) for cost in self.costs]
             lines.append(self.verdict)
         return "\n".join(lines)
@@ -260,8 +264,9 @@ def _costs(
         made = _random(q, k, v, length)
         calls = [partial(function, *made, mask) for function in (exact, approximate)]
         with torch.no_grad():
-            seconds = _seconds_of(calls)
-            yield Cost(length, *seconds, *(_peak_bytes(call, q.device) for call in calls))
+            fast, near = _seconds_of(calls)
+            held, near_held = (_peak_bytes(call, q.device) for call in calls)
+        yield Cost(length, fast, near, held, near_held)
 
 
 def _random(q: Tensor, k: Tensor, v: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:

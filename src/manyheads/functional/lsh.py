@@ -40,9 +40,8 @@ def lsh_attention(
 
     Queries and keys are shared: k must be q itself, and scores are scale * q_i . q_j / |q_j|. In
     each round the tokens of a head are hashed to buckets, sorted by bucket and place, and cut into
-    chunks of bucket_size; a token sees its own chunk, the one before, and without ``Causal()`` the
-    one behind. Over all rounds this is the exact softmax over every key that some round shows, each
-    counted once.
+    chunks of bucket_size; a token sees its own chunk and the one before. Over all rounds this is
+    the exact softmax over every key that some round shows, each counted once.
 
     No weight ever falls on the future of a causal call; but where chunks end, and so which of the
     earlier keys are met, depends on the hashes of all tokens.
@@ -73,8 +72,8 @@ def lsh_attention(
         OptionError: If another argument is out of range.
 
     Source:
-        Kitaev et al. 2020, section 2 (arXiv:2001.04451). They also look one chunk back without
-        causality, and count a key once for each round that shows it.
+        Kitaev et al. 2020, section 2 (arXiv:2001.04451). (Common implementations count a key once
+        for each round that shows it.)
 
     Example:
         >>> import torch, manyheads as mh
@@ -102,8 +101,9 @@ def lsh_attention(
         absent = x.new_zeros(1, length, dtype=torch.bool) if call.absent is None else call.absent
         absent = F.pad(absent, (0, rest), value=True)
         buckets = _hash(x.detach(), x.shape[2] // size, rounds, generator)
-        chunks = _sort(buckets.masked_fill(absent[:, None, None], LAST), size)
-        output = _attend(x, v, absent, chunks, causal, itself == "seen", call.scale)
+        buckets = buckets.masked_fill(absent[:, None, None], LAST)
+        order = [_sort(each, size) for each in buckets.unbind(2)]
+        output = _attend(x, v, order, absent, causal, itself == "seen", call.scale)
         return output[:, :, :length].to(call.dtype)
 
 
@@ -119,18 +119,6 @@ def _check(q: Tensor, k: Tensor, itself: str) -> None:
             f"itself must be 'last resort' or 'seen'; got itself={itself!r}. It says what a token "
             f"sees of its own key."
         )
-
-
-class Chunks(NamedTuple):
-    """Where the tokens of each round lie.
-
-    Args:
-        tokens: (batch, heads, rounds, chunks, chunk), the index of the token at each place.
-        chunk_of: (batch, heads, rounds, length), the chunk in which each token lies.
-    """
-
-    tokens: Tensor
-    chunk_of: Tensor
 
 
 def _hash(x: Tensor, count: int, rounds: int, generator: torch.Generator | None) -> Tensor:
@@ -151,67 +139,97 @@ def _hash(x: Tensor, count: int, rounds: int, generator: torch.Generator | None)
     return buckets
 
 
-def _sort(buckets: Tensor, size: int) -> Chunks:
+class Round(NamedTuple):
+    """Where the tokens of one round lie; -1 means no token.
+
+    Args:
+        tokens: (batch, heads, chunks, chunk), which token is at each place.
+        chunk_of: (batch, heads, length), the chunk in which each token lies.
+    """
+
+    tokens: Tensor
+    chunk_of: Tensor
+
+    @property
+    def met(self) -> Tensor:
+        """The tokens that each chunk meets, (batch, heads, chunks, 2 * chunk)."""
+        return _and_before(self.tokens, -1)
+
+
+def _sort(buckets: Tensor, size: int) -> Round:
     order = buckets.argsort(dim=-1, stable=True)
-    chunk_of = order.argsort(dim=-1) // size
-    return Chunks(order.unflatten(3, (-1, size)), chunk_of)
+    # Narrow numbers, since pairs of them are compared.
+    narrow = torch.int16 if order.shape[2] // size < 2**15 else torch.int32
+    chunk_of = (order.argsort(dim=-1) // size).to(narrow)
+    return Round(order.int().unflatten(2, (-1, size)), chunk_of)
 
 
 def _attend(
-    x: Tensor, v: Tensor, absent: Tensor, chunks: Chunks, causal: bool, itself: bool, scale: float
+    x: Tensor,
+    v: Tensor,
+    rounds: list[Round],
+    absent: Tensor,
+    causal: bool,
+    itself: bool,
+    scale: float,
 ) -> Tensor:
-    tokens = chunks.tokens
-    neighbours = _neighbours(tokens, causal)
-    q, k = _take(x, tokens), _take(F.normalize(x, dim=-1), neighbours.clamp(min=0))
-    scores = q @ k.mT * scale
-    scores = scores - _times_met(chunks, neighbours, causal).to(x.dtype).log()
-    queries, keys = tokens[..., :, None], neighbours[..., None, :]
+    """Mix the values of all tokens that some round shows."""
+    keys, outputs, lses = F.normalize(x, dim=-1) * scale, [], []
+    for place, one in enumerate(rounds):
+        k_chunks, v_chunks = (_and_before(_take(t, one.tokens)) for t in (keys, v))
+        bias = _bias(one, rounds[:place] + rounds[place + 1 :], absent, causal, itself)
+        scores = _take(x, one.tokens) @ k_chunks.mT + bias.to(x.dtype)
+        weights, lse = softmax_rows(scores)
+        mixed = weights @ v_chunks
+        # Back to the order of the tokens.
+        back = one.tokens.flatten(2).argsort(dim=-1)
+        outputs.append(_take(mixed.flatten(2, 3), back))
+        lses.append(lse.flatten(2).gather(2, back))
+    # Each round weighs as much as its keys do together.
+    shares, _ = softmax_rows(torch.stack(lses, dim=-1))
+    mixed = torch.zeros_like(v)
+    for output, share in zip(outputs, shares.unbind(-1), strict=True):
+        mixed = mixed + output * share[..., None]
+    return mixed
+
+
+@torch.no_grad()
+def _bias(one: Round, others: list[Round], absent: Tensor, causal: bool, itself: bool) -> Tensor:
+    """What is added to the scores of a round, (batch, heads, chunks, chunk, 2 * chunk)."""
+    tokens, met = one.tokens, one.met
+    q, k = tokens[..., :, None], met[..., None, :]
+    # A key that several rounds show counts once, so each of them gives it its share.
+    times = torch.ones_like(q == k, dtype=torch.uint8)
+    for other in others:
+        q_chunk, k_chunk = (_look_up(other.chunk_of, x) for x in (tokens, met))
+        apart = q_chunk[..., :, None] - k_chunk[..., None, :]
+        # 0 or 1: in the same chunk, or in the one before.
+        times += apart.bitwise_and_(-2).eq_(0).to(torch.uint8)
+    bias = times.float().log_().neg_()
     if not itself:
-        scores = scores + LAST_RESORT * (queries == keys).to(x.dtype)
-    there = _there(absent, neighbours)[..., None, :] & _there(absent, tokens)[..., :, None]
-    seen = there & (keys <= queries) if causal else there
-    weights, lse = softmax_rows(scores.masked_fill(~seen, -torch.inf))
-    mixed = weights @ _take(v, neighbours.clamp(min=0))
-    # Back to the order of the tokens, each round weighed by what its keys weigh together.
-    place = tokens.flatten(3).argsort(dim=-1)
-    shares, _ = softmax_rows(lse.flatten(3).gather(3, place).movedim(2, -1))
-    mixed = mixed.flatten(3, 4).gather(3, place[..., None].expand(*place.shape, v.shape[3]))
-    return (mixed * shares.movedim(-1, 2)[..., None]).sum(dim=2)
+        bias.masked_fill_(q == k, LAST_RESORT)
+    absent = absent[:, None].expand(*tokens.shape[:2], -1)
+    hidden = _look_up(absent, tokens)[..., :, None] | _look_up(absent, met)[..., None, :] | (k < 0)
+    if causal:
+        hidden |= k > q
+    return bias.masked_fill_(hidden, -torch.inf)
 
 
-def _neighbours(tokens: Tensor, causal: bool) -> Tensor:
-    """The tokens that each chunk meets, (..., chunks, 2 or 3 chunks); -1 where there is none."""
-    sides = [F.pad(tokens, (0, 0, 1, 0), value=-1)[:, :, :, :-1], tokens]
-    if not causal:
-        sides.append(F.pad(tokens, (0, 0, 0, 1), value=-1)[:, :, :, 1:])
-    return torch.cat(sides, dim=-1)
-
-
-def _times_met(chunks: Chunks, neighbours: Tensor, causal: bool) -> Tensor:
-    """In how many rounds each pair meets: at least 1, in the one where it stands."""
-    rounds = chunks.tokens.shape[2]
-    if rounds == 1:
-        return neighbours.new_ones(())
-    met: Tensor | int = 0
-    for chunk_of in chunks.chunk_of.unbind(2):
-        of_all = chunk_of[:, :, None].expand(-1, -1, rounds, -1)
-        q, k = (
-            of_all.gather(3, x.flatten(3)).view(x.shape)
-            for x in (chunks.tokens, neighbours.clamp(min=0))
-        )
-        apart = q[..., :, None] - k[..., None, :]
-        met = met + ((apart >= (0 if causal else -1)) & (apart <= 1))
-    return torch.as_tensor(met).clamp(min=1)
+def _and_before(x: Tensor, fill: float = 0.0) -> Tensor:
+    """Each chunk behind the one before it, (batch, heads, chunks, 2 * chunk, ...)."""
+    nothing = torch.full_like(x[:, :, :1], fill)
+    return torch.cat((torch.cat((nothing, x[:, :, :-1]), dim=2), x), dim=3)
 
 
 def _take(x: Tensor, tokens: Tensor) -> Tensor:
-    # (batch, heads, length, width) by (batch, heads, rounds, chunks, n) -> (..., n, width)
-    flat = tokens.flatten(2)[..., None].expand(-1, -1, -1, x.shape[3])
-    return x.gather(2, flat).view(*tokens.shape, x.shape[3])
+    """(batch, heads, length, width) and (batch, heads, ...) -> (batch, heads, ..., width)."""
+    batch, heads, length, width = x.shape
+    first = torch.arange(batch * heads, device=x.device).view(batch, heads, 1) * length
+    # Whole rows, which gather would copy number by number.
+    rows = x.flatten(0, 2).index_select(0, (tokens.flatten(2) + first).flatten())
+    return rows.view(*tokens.shape, width)
 
 
-def _there(absent: Tensor, tokens: Tensor) -> Tensor:
-    batch, heads = tokens.shape[:2]
-    of_all = ~absent[:, None].expand(batch, heads, -1)
-    there = of_all.gather(2, tokens.clamp(min=0).flatten(2)).view(tokens.shape)
-    return there & (tokens >= 0)
+def _look_up(fact: Tensor, tokens: Tensor) -> Tensor:
+    """A fact of each token, (batch, heads, length), where the tokens lie."""
+    return fact.gather(2, tokens.clamp(min=0).long().flatten(2)).view(tokens.shape)

@@ -105,75 +105,51 @@ def _checked(state: RunningSums, keys: Keys, causal: bool, q_len: int) -> Runnin
     return RunningSums(*(x.to(empty.sums.dtype) for x in state))
 
 
+def _lift(state: RunningSums, keys: Keys) -> tuple[Tensor, RunningSums]:
+    """The features of the keys, and the state, both under the peak of all of them."""
+    features = keys.features
+    if not keys.exponents or features.shape[2] == 0:
+        return features, state
+    # One peak for all keys of a head: another for each of them would weigh them anew.
+    peak = torch.maximum(state.peak, features.detach().amax(dim=(-2, -1), keepdim=True))
+    sums = state.sums * torch.exp(state.peak - peak)
+    return torch.exp(features - peak), RunningSums(sums, peak)
+
+
 def _add(state: RunningSums, keys: Keys) -> RunningSums:
-    features, peak, sums = keys.features, state.peak, state.sums
-    if keys.exponents and features.shape[2]:
-        # One peak for all keys of a head: another for each of them would weigh them anew.
-        peak = torch.maximum(peak, features.detach().amax(dim=(-2, -1), keepdim=True))
-        features, sums = torch.exp(features - peak), sums * torch.exp(state.peak - peak)
-    return RunningSums(sums + features.mT @ keys.values, peak)
+    features, state = _lift(state, keys)
+    return RunningSums(state.sums + features.mT @ keys.values, state.peak)
 
 
 def _read(q: Tensor, state: RunningSums) -> Tensor:
-    batch, heads, q_len, features = q.shape
+    return (_rows(q, state) @ state.sums).view(*q.shape[:3], state.sums.shape[3])
+
+
+def _rows(q: Tensor, state: RunningSums) -> Tensor:
     # Heads that share keys stand side by side, so their rows stack without copying a sum.
+    batch, heads, length, features = q.shape
     kv_heads = state.sums.shape[1]
-    rows = q.reshape(batch, kv_heads, heads // kv_heads * q_len, features)
-    return (rows @ state.sums).reshape(batch, heads, q_len, state.sums.shape[3])
+    return q.reshape(batch, kv_heads, heads // kv_heads * length, features)
 
 
 def _mix_causally(
     q: Tensor, keys: Keys, state: RunningSums, chunk: int
 ) -> tuple[Tensor, RunningSums]:
     q_len, kv_len = q.shape[2], keys.features.shape[2]
+    # Queries that stand before every key see nobody; keys before the first query join the sums.
     blind, before = max(q_len - kv_len, 0), max(kv_len - q_len, 0)
-    state = _add(state, keys.part(0, before))
-    mixed, state = _mix_side_by_side(q[:, :, blind:], keys.part(before, kv_len), state, chunk)
-    # Queries that stand before every key see nobody.
-    return F.pad(mixed, (0, 0, blind, 0)), state
-
-
-def _mix_side_by_side(
-    q: Tensor, keys: Keys, state: RunningSums, chunk: int
-) -> tuple[Tensor, RunningSums]:
-    length, kv_heads = q.shape[2], state.sums.shape[1]
-    if length == 0:
-        return _read(q, state), state
-    chunk = min(chunk, length)
-    # (batch, kv_heads, chunks, chunk, features), and for queries (..., group * chunk, features)
-    k = _split(keys.features, chunk, -torch.inf if keys.exponents else 0.0)
-    v = _split(keys.values, chunk, 0.0)
-    q = _split(q, chunk, 0.0).unflatten(1, (kv_heads, -1)).transpose(2, 3).flatten(3, 4)
-    peaks = None
-    if keys.exponents:
-        own = k.detach().amax(dim=(-2, -1), keepdim=True)
-        peaks = torch.maximum(own.cummax(dim=2).values, state.peak[:, :, None])
-        k = torch.exp(k - peaks)
-    before, state = _run(state, k.mT @ v, peaks)
-    scores = (q @ k.mT).unflatten(3, (-1, chunk)).tril().flatten(3, 4)
-    mixed = scores @ v + q @ before
-    mixed = mixed.unflatten(3, (-1, chunk)).transpose(2, 3).flatten(1, 2).flatten(2, 3)
-    return mixed[:, :, :length], state
-
-
-def _split(x: Tensor, chunk: int, fill: float) -> Tensor:
-    return F.pad(x, (0, 0, 0, -x.shape[2] % chunk), value=fill).unflatten(2, (-1, chunk))
-
-
-def _run(state: RunningSums, added: Tensor, peaks: Tensor | None) -> tuple[Tensor, RunningSums]:
-    """The sums before each chunk, and the state after the last.
-
-    Args:
-        state: Before the first chunk.
-        added: (batch, kv_heads, chunks, features, value_dim + 1), what each chunk adds.
-        peaks: (batch, kv_heads, chunks, 1, 1), under which each chunk's features were taken.
-    """
-    if peaks is None:
-        sums = torch.cat((state.sums[:, :, None], added), dim=2).cumsum(dim=2)
-        return sums[:, :, :-1], RunningSums(sums[:, :, -1], state.peak)
-    sums, peak, before = state.sums, state.peak, []
-    for new, above in zip(added.unbind(2), peaks.unbind(2), strict=True):
-        sums = sums * torch.exp(peak - above)
-        before.append(sums)
-        sums, peak = sums + new, above
-    return torch.stack(before, dim=2), RunningSums(sums, peak)
+    state, keys = _add(state, keys.part(0, before)), keys.part(before, kv_len)
+    mixed = [q.new_zeros(*q.shape[:2], blind, keys.values.shape[3])]
+    group = q.shape[1] // keys.features.shape[1]
+    for q_chunk, k, v in zip(
+        q[:, :, blind:].split(chunk, dim=2),
+        keys.features.split(chunk, dim=2),
+        keys.values.split(chunk, dim=2),
+        strict=True,
+    ):
+        features, state = _lift(state, Keys(k, v, keys.exponents))
+        rows = _rows(q_chunk, state)
+        pairs = (rows @ features.mT).unflatten(2, (group, k.shape[2])).tril().flatten(2, 3)
+        mixed.append((pairs @ v + rows @ state.sums).view(*q_chunk.shape[:3], v.shape[3]))
+        state = RunningSums(state.sums + features.mT @ v, state.peak)
+    return torch.cat(mixed, dim=2), state
