@@ -18,6 +18,7 @@ from manyheads.functional.performer import (
     performer_attention,
     performer_attention_with_state,
 )
+from manyheads.functional.recurrent import recurrent_attention
 from manyheads.functional.running_sums import RunningSums
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "nystrom_attention",
     "performer_attention",
     "performer_attention_with_state",
+    "recurrent_attention",
 ]
