@@ -8,7 +8,8 @@ from manyheads.functional.attention import (
 )
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.choose import BACKENDS, Explanation, explain
-from manyheads.functional.compare import Comparison, compare
+from manyheads.functional.compare import compare
+from manyheads.functional.comparison import Comparison, Cost
 from manyheads.functional.linear import FEATURES, linear_attention, linear_attention_with_state
 from manyheads.functional.linformer import linformer_attention
 from manyheads.functional.lsh import lsh_attention
@@ -27,6 +28,7 @@ __all__ = [
     "Backend",
     "Call",
     "Comparison",
+    "Cost",
     "Explanation",
     "RandomFeatures",
     "Refusal",
