@@ -14,6 +14,13 @@ _PARTS = {
         "attention_with_lse",
         "attention_scores",
         "explain",
+        "linear_attention",
+        "performer_attention",
+        "RandomFeatures",
+        "lsh_attention",
+        "nystrom_attention",
+        "linformer_attention",
+        "compare",
     ),
     "masks": (
         "Mask",
@@ -79,11 +86,18 @@ __all__ = [name for names in _PARTS.values() for name in names]
 if TYPE_CHECKING:  # the same names, for those who read code without running it
     from manyheads.cache import CrossCache, GrowingCache
     from manyheads.functional import (
+        RandomFeatures,
         attention,
         attention_scores,
         attention_with_lse,
         attention_with_weights,
+        compare,
         explain,
+        linear_attention,
+        linformer_attention,
+        lsh_attention,
+        nystrom_attention,
+        performer_attention,
     )
     from manyheads.layers import (
         DecoderLayer,

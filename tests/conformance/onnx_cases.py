@@ -4,6 +4,7 @@ Nothing is downloaded: importing a generator's module runs it, from a fixed seed
 """
 
 import importlib
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,12 @@ def cases(operator: str) -> list[Case]:
     The twins of each case, in which the operator is replaced by its definition, are left out: they
     have the same numbers.
     """
-    importlib.import_module(f"{generators.__name__}.{operator.lower()}")
+    (module,) = (
+        module.name
+        for module in pkgutil.iter_modules(generators.__path__)
+        if module.name.replace("_", "") == operator.lower()
+    )
+    importlib.import_module(f"{generators.__name__}.{module}")
     return [
         _read(case)
         for case in generators._NodeTestCases
@@ -51,7 +57,8 @@ def cases(operator: str) -> list[Case]:
 
 def _read(case: Any) -> Case:
     node = case.model.graph.node[0]
-    schema = onnx.defs.get_schema(node.op_type, case.model.opset_import[0].version)
+    versions = {opset.domain: opset.version for opset in case.model.opset_import}
+    schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
     ((inputs, outputs),) = case.data_sets
     return Case(
         case.name.removeprefix("test_"),

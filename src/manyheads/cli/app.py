@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "Write the model's answer to each text.",
     "look": "Print a table of heads, and draw each of them.",
     "explain": "Tell which backend does an attention call, why, and at what memory.",
+    "compare": "Tell how far an approximation is off, and from which length on it is faster.",
     "info": "Print the facts that a bug report needs.",
 }
 

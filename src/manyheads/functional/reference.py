@@ -41,7 +41,19 @@ def softmax_scores(call: Call) -> tuple[Tensor, Tensor]:
 
     A row that sees nobody has weights 0 and log-sum-exp -inf, both with gradient 0.
     """
-    scores = masked_scores(call)
+    weights, lse = softmax_rows(masked_scores(call))
+    if call.sink_logits is not None:
+        # A sink takes exp(sink) / (exp(sink) + exp(lse)) of the weight.
+        sink = call.sink_logits.to(lse.dtype)[:, None]
+        weights = weights * torch.sigmoid(lse - sink)[..., None]
+    return weights, lse
+
+
+def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax and log-sum-exp along the last axis.
+
+    A row of -inf has weights 0 and log-sum-exp -inf, both with gradient 0.
+    """
     if scores.shape[-1] == 0:
         return scores, scores.new_full(scores.shape[:-1], -torch.inf)
     peak = scores.detach().amax(dim=-1, keepdim=True)
@@ -50,13 +62,8 @@ def softmax_scores(call: Call) -> tuple[Tensor, Tensor]:
     total = exponentials.sum(dim=-1, keepdim=True)
     empty = total == 0
     total = total.masked_fill(empty, 1.0)
-    weights = exponentials / total
     lse = (peak + total.log()).masked_fill(empty, -torch.inf)
-    if call.sink_logits is not None:
-        # A sink takes exp(sink) / (exp(sink) + exp(lse)) of the weight.
-        sink = call.sink_logits.to(lse.dtype)[:, None, None]
-        weights = weights * torch.sigmoid(lse - sink)
-    return weights, lse.squeeze(-1)
+    return exponentials / total, lse.squeeze(-1)
 
 
 def _run(call: Call) -> Result:
