@@ -6,6 +6,7 @@ from torch import Tensor
 
 from manyheads.errors import BackendError
 from manyheads.functional.bias import PlacedBias
+from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
 from manyheads.functional.fused import FUSED
 from manyheads.functional.reference import REFERENCE
@@ -13,7 +14,7 @@ from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (FUSED, REFERENCE)}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (BLOCKS, FUSED, REFERENCE)}
 """Every backend by its name, in the order in which "auto" tries them."""
 
 
@@ -25,7 +26,7 @@ def choose(call: Call, backend: str) -> Backend:
     """
     if backend == "auto":
         for candidate in BACKENDS.values():
-            if next(candidate.refusals(call), None) is None:
+            if next(candidate.refusals(call), None) is None and not candidate.declines(call):
                 return candidate
     if backend not in BACKENDS:
         raise BackendError(

@@ -23,7 +23,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("a bias with gradient takes torch's quadratic path", "detach the bias")
     if _needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
         yield Refusal("only the CPU kernel gives its log-sum-exp", "leave lse and sink_logits out")
-    if _needs_lse(call) and _is_mapped():
+    if _needs_lse(call) and is_mapped():
         yield Refusal("its log-sum-exp knows no torch.func transform", "call it outside of them")
     if _needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
         yield Refusal("its log-sum-exp has no gradient in compiled code", "compile without it")
@@ -59,22 +59,21 @@ def _takes_both(call: Call) -> bool:
 
     Its log-sum-exp is wrong for rows that only both of them empty; it maps over no further axis.
     """
-    return call.q.device.type == "cpu" and not _needs_lse(call) and not _is_mapped()
+    return call.q.device.type == "cpu" and not _needs_lse(call) and not is_mapped()
 
 
 def _needs_lse(call: Call) -> bool:
     return call.need == "lse" or call.sink_logits is not None
 
 
-def _is_mapped() -> bool:
+def is_mapped() -> bool:
+    """Whether a torch.func transform is at work."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _run(call: Call) -> Result:
     dtype = call.q.dtype
-    if _is_slow(call):
-        call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
-    call, lacking = without_object(call)
+    call, lacking = without_object(widened(call))
     bias = call.written_bias()
     if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
         return _attend(call, lacking)
@@ -87,11 +86,11 @@ def _run(call: Call) -> Result:
 def _attend(call: Call, lacking: Tensor | None) -> Result:
     width = call.v.shape[3]
     mask, causal = lower(call)
-    q, k, v = _fit(call.q, call.k, call.v)
+    q, k, v = fit(call.q, call.k, call.v)
     if _needs_lse(call):
         output, lse = attend_with_lse(q, k, v, mask, causal=causal, scale=call.scale)
         lse = lse if lacking is None else lse + lacking
-        return Result(_with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
+        return Result(with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
     if causal and mask is not None:
         output, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, True, attn_mask=mask, scale=call.scale
@@ -110,6 +109,13 @@ def _attend(call: Call, lacking: Tensor | None) -> Result:
     return Result(output if output.shape[3] == width else output[..., :width])
 
 
+def widened(call: Call) -> Call:
+    """The call in fp32 where the processor is slow in less."""
+    if not _is_slow(call):
+        return call
+    return call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
+
+
 def _is_slow(call: Call) -> bool:
     # A processor without 16-bit arithmetic: measured, the kernel's backward takes 4 to 6 times
     # as long in bf16 as in fp32 and its forward as long, in fp16 all of it longer. Without
@@ -120,9 +126,12 @@ def _is_slow(call: Call) -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
-def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # Widths that differ, or a last axis with gaps, would send torch to its quadratic path; zeros
-    # added to q and k leave scores as they are, and zeros added to v are cut off again.
+def fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one width, without gaps.
+
+    Others would send torch to its quadratic path; zeros added to q and k leave scores as they are,
+    and zeros added to v are cut off again.
+    """
     if q.shape[3] < v.shape[3]:
         missing = v.shape[3] - q.shape[3]
         q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
@@ -134,7 +143,8 @@ def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _with_sinks(output: Tensor, lse: Tensor, sink_logits: Tensor | None) -> Tensor:
+def with_sinks(output: Tensor, lse: Tensor, sink_logits: Tensor | None) -> Tensor:
+    """The output, less what sink logits take."""
     if sink_logits is None:
         return output
     # A sink takes exp(sink) / (exp(sink) + exp(lse)) of the weight.
@@ -150,7 +160,7 @@ def _extra_bytes(call: Call) -> int:
     mask, _ = lower(plain)
     if mask is not None and mask is not call.bias:
         extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
-    fit = _fit(plain.q, plain.k, plain.v)
+    fit = fit(plain.q, plain.k, plain.v)
     for before, after in zip((call.q, call.k, call.v), fit, strict=True):
         if after is not before:
             extra += after.numel() * after.element_size()

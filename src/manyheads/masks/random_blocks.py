@@ -44,6 +44,8 @@ class RandomBlocks(Mask):
     length: int
     seed: int = 0
 
+    reads_head = True
+
     def __post_init__(self) -> None:
         for name in ("count", "block", "length"):
             check_count(name, getattr(self, name))
