@@ -7,10 +7,11 @@ from manyheads.functional.attention import (
     attention_with_weights,
 )
 from manyheads.functional.call import Backend, Call, Refusal, Result
-from manyheads.functional.choose import BACKENDS, Explanation, explain
+from manyheads.functional.choose import BACKENDS, Auto, Explanation, explain
 
 __all__ = [
     "BACKENDS",
+    "Auto",
     "Backend",
     "Call",
     "Explanation",

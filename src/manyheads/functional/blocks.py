@@ -14,6 +14,7 @@ from manyheads.functional.fold import without_object
 from manyheads.functional.fused import fit, is_mapped, widened, with_sinks
 from manyheads.functional.precision import full_precision
 from manyheads.functional.tiles import Tile, tiles
+from manyheads.masks import Bound, bind
 from manyheads.masks.plan import BlockPlan, has_no_tensors, plan, reads_head
 
 BLOCK = 64
@@ -24,9 +25,6 @@ SHORTEST, DENSEST = 1024, 0.25
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
-    if call.mask is None:
-        yield Refusal("without a mask there is no block to leave out", "let backend='auto' choose")
-        return
     if call.need == "weights":
         yield Refusal("the kernel never holds the weights", "call attention instead")
     if call.softcap is not None:
@@ -41,7 +39,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("this bias has a number for each pair", "leave bias out")
     if call.q.device.type not in ("cpu", "meta"):
         yield Refusal("it calls a kernel for the CPU", "move q, k and v there")
-    if call.q.device.type == "meta" and not has_no_tensors(call.mask):
+    if call.q.device.type == "meta" and not has_no_tensors(_mask(call)):
         yield Refusal("facts without values plan no blocks", "give tensors on the CPU")
     if torch.compiler.is_compiling():
         yield Refusal("blocks are planned in Python", "call it outside compiled code")
@@ -53,11 +51,14 @@ def _refusals(call: Call) -> Iterator[Refusal]:
 
 def _declines(call: Call) -> str | None:
     mask = call.mask
-    assert mask is not None
+    if mask is None:
+        return "without a mask there is no block to leave out"
     if mask.q.length * mask.kv.length < SHORTEST**2:
         return f"blocks gain nothing below {SHORTEST} x {SHORTEST} pairs"
     if mask.is_causal:
         return "the fused kernel skips the future itself"
+    if call.q.device.type == "meta" and not has_no_tensors(mask):
+        return None
     share = density(call)
     limit = DENSEST / 2 if mask.is_below_diagonal else DENSEST
     if share > limit:
@@ -68,15 +69,19 @@ def _declines(call: Call) -> str | None:
 def density(call: Call) -> float:
     """The share of all pairs that is computed."""
     plans = _plans(call)
-    assert call.mask is not None
-    return sum(each.pairs for each in plans) / (
-        len(plans) * call.mask.q.length * call.mask.kv.length
-    )
+    whole = len(plans) * call.q.shape[2] * call.k.shape[2]
+    return sum(each.pairs for each in plans) / whole
 
 
 def _plans(call: Call) -> tuple[BlockPlan, ...]:
-    assert call.mask is not None
-    return plan(call.mask, call.q.shape[0], call.q.shape[1], BLOCK)
+    return plan(_mask(call), call.q.shape[0], call.q.shape[1], BLOCK)
+
+
+def _mask(call: Call) -> Bound:
+    if call.mask is not None:
+        return call.mask
+    batch, _, q_len, _ = call.q.shape
+    return bind(None, batch, q_len, call.k.shape[2], device=call.q.device)
 
 
 class Task(NamedTuple):
@@ -102,12 +107,11 @@ class Work:
 
     def __init__(self, call: Call) -> None:
         """Plan the call."""
-        assert call.mask is not None
         self.batch, self.heads = call.q.shape[:2]
         self.group = self.heads // call.k.shape[1]
         self.dtype = call.q.dtype
         self.plans = _plans(call)
-        self.by_head = reads_head(call.mask.rule)
+        self.by_head = reads_head(_mask(call).rule)
 
     def __iter__(self) -> Iterator[Task]:
         each = len(self.plans) == (self.heads if self.by_head else 1)
@@ -119,15 +123,9 @@ class Work:
                 keys = slice(kv_head, kv_head + 1)
             sequences = range(self.batch) if each else (planned.sequence,)
             for tile in tiles(planned.rows):
-                mask = self._mask(planned, tile)
+                mask = planned.additive(tile.row, self.heads, self.dtype)
                 for sequence in sequences:
                     yield Task(sequence, queries, keys, tile, mask)
-
-    def _mask(self, planned: BlockPlan, tile: Tile) -> Tensor | None:
-        seen = planned.dense(tile.row, self.heads)
-        if seen is None:
-            return None
-        return torch.where(seen, seen.new_zeros((), dtype=self.dtype), -torch.inf)
 
 
 class _Blocks(torch.autograd.Function):
@@ -195,7 +193,24 @@ def _run(call: Call) -> Result:
 
 
 def _extra_bytes(call: Call) -> int:
-    return 0
+    plain, _ = without_object(widened(call))
+    q, k, v = fit(plain.q, plain.k, plain.v)
+    copies = sum(
+        after.nbytes
+        for before, after in zip((call.q, call.k, call.v), (q, k, v), strict=True)
+        if after is not before
+    )
+    # Of each call of the kernel: its mask, with the bool of which it is made, its output with
+    # log-sum-exp, and keys and values that are not one run.
+    most, number = 0, q.element_size()
+    for _, queries, keys, tile, mask in Work(plain):
+        q_heads, kv_heads = q[0, queries].shape[0], k[0, keys].shape[0]
+        held = 0 if mask is None else mask.numel() * (number + 1)
+        held += tile.count * q_heads * tile.size * (q.shape[3] + 1) * number
+        if len(tile.row.runs) > 1:
+            held += 2 * tile.count * kv_heads * tile.row.keys * q.shape[3] * number
+        most = max(most, held)
+    return copies + most
 
 
 BLOCKS = Backend(
@@ -205,4 +220,5 @@ BLOCKS = Backend(
     _run,
     _extra_bytes,
     _declines,
+    quadratic=lambda call: False,
 )

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import attend_with_lse
 from manyheads.functional.fold import without_object
@@ -160,11 +161,26 @@ def _extra_bytes(call: Call) -> int:
     mask, _ = lower(plain)
     if mask is not None and mask is not call.bias:
         extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
-    fit = fit(plain.q, plain.k, plain.v)
-    for before, after in zip((call.q, call.k, call.v), fit, strict=True):
+    fitted = fit(plain.q, plain.k, plain.v)
+    for before, after in zip((call.q, call.k, call.v), fitted, strict=True):
         if after is not before:
             extra += after.numel() * after.element_size()
     return extra
+
+
+def _quadratic(call: Call) -> bool:
+    if 1 in (call.q.shape[2], call.k.shape[2]):
+        return False
+    mask, bias = call.mask, call.bias
+    if isinstance(bias, PlacedBias):
+        if bias.fold(call.q, call.k, mask, call.scale) is None:
+            return True
+        bias = None
+    if mask is None or (bias is None and mask.is_causal):
+        return False  # A bias of all pairs was made by the caller.
+    causal = mask.is_below_diagonal and _takes_both(call)
+    by_query = bias is not None and bias.shape[2] > 1
+    return by_query or not mask.has_no_pairs(past_only=causal)
 
 
 FUSED = Backend(
@@ -173,4 +189,5 @@ FUSED = Backend(
     _refusals,
     _run,
     _extra_bytes,
+    quadratic=_quadratic,
 )

@@ -52,18 +52,35 @@ class BlockPlan:
         sequence: Which sequence of the batch.
         head: Which query head; None for all.
         rows: The blocks of queries that see anybody.
+        written: What `additive` keeps; shared with the plans of other heads.
     """
 
     bound: Bound
     sequence: int
     head: int | None
     rows: tuple[Row, ...]
+    written: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
     _written: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def pairs(self) -> int:
         """How many pairs are computed."""
         return sum(row.pairs for row in self.rows)
+
+    def additive(self, row: Row, num_heads: int, dtype: torch.dtype) -> Tensor | None:
+        """`dense` as a kernel adds it to its scores, 0 or -inf; kept for rows that see alike."""
+        key = (row.likeness, row.stop - row.start, num_heads, dtype)
+        if key in self.written:
+            return self.written[key]
+        seen = self.dense(row, num_heads)
+        if seen is None:
+            return None
+        added = torch.where(seen, seen.new_zeros((), dtype=dtype), -torch.inf)
+        held = sum(tensor.numel() for tensor in self.written.values()) + added.numel()
+        # A fake tensor, made to learn shapes, means nothing after its call.
+        if has_no_tensors(self.bound) and held <= _WRITTEN_KEPT and type(added) is Tensor:
+            self.written[key] = added
+        return added
 
     def dense(self, row: Row, num_heads: int) -> Tensor | None:
         """Who sees whom in one row: bool (1, heads or 1, queries, keys); None if all see all."""
@@ -87,7 +104,7 @@ class BlockPlan:
 
 
 _PLANS: dict[Hashable, tuple[BlockPlan, ...]] = {}
-_PLANS_KEPT = 64
+_PLANS_KEPT, _WRITTEN_KEPT = 64, 2**20
 
 
 def plan(bound: Bound, batch: int, num_heads: int, block: int) -> tuple[BlockPlan, ...]:
@@ -112,22 +129,23 @@ def plan(bound: Bound, batch: int, num_heads: int, block: int) -> tuple[BlockPla
         >>> plan(bound, 1, 8, block=64)[0].rows[3].runs
         ((128, 256),)
     """
-    heads = range(num_heads) if reads_head(bound.rule) else (None,)
+    heads = tuple(range(num_heads)) if reads_head(bound.rule) else (None,)
     free = has_no_tensors(bound)
-    key = (bound.rule, bound.q.length, bound.kv.length, _first(bound.q), _first(bound.kv),
-           bound.kv.device, tuple(heads), block)  # fmt: skip
-    if free and key in _PLANS:
-        return _PLANS[key]
-    made = tuple(
-        BlockPlan(bound, sequence, head, _rows(bound, sequence, head, block))
-        for sequence in range(1 if free else batch)
-        for head in heads
-    )
+    kept: dict[Hashable, tuple[BlockPlan, ...]] = _PLANS if free else bound.plans
+    key: Hashable = (heads, block, batch)
     if free:
-        if len(_PLANS) >= _PLANS_KEPT:
-            _PLANS.pop(next(iter(_PLANS)))
-        _PLANS[key] = made
-    return made
+        lengths, device = (bound.q.length, bound.kv.length), bound.kv.device
+        key = (bound.rule, lengths, bound.q.position, bound.kv.position, device, heads, block)
+    if key not in kept:
+        if len(kept) >= _PLANS_KEPT:
+            kept.pop(next(iter(kept)))
+        written: dict[Hashable, Tensor] = {}
+        kept[key] = tuple(
+            BlockPlan(bound, sequence, head, _rows(bound, sequence, head, block), written)
+            for sequence in range(1 if free else batch)
+            for head in heads
+        )
+    return kept[key]
 
 
 def has_no_tensors(bound: Bound) -> bool:
@@ -140,10 +158,6 @@ def has_no_tensors(bound: Bound) -> bool:
 def reads_head(rule: Mask) -> bool:
     """Whether more can be said of one head than of all."""
     return any(part.reads_head for part in rule.parts())
-
-
-def _first(tokens: Tokens) -> int | None:
-    return None if isinstance(tokens.position, Tensor) else tokens.position
 
 
 def _rows(bound: Bound, sequence: int, head: int | None, block: int) -> tuple[Row, ...]:
@@ -242,22 +256,28 @@ def _likeness(
         return (type(rule), *sides)
     if isinstance(rule, Not):
         return Not, _likeness(rule.mask, head, *block)
-    return rule, rule.likeness(*block)
+    # A rule of which nothing is known may ask for the head too.
+    told = type(rule).likeness is not Mask.likeness
+    return rule, None if told else head, rule.likeness(*block)
 
 
 def _row(
     index: int, seen: list[tuple[int, int, Hashable]], block: int, q_len: int, kv_len: int
 ) -> Row:
     runs: list[tuple[int, int]] = []
-    for first, last, _ in seen:
+    alike: list[tuple[int, Hashable]] = []
+    for first, last, like in seen:
         start, stop = first * block, min(last * block, kv_len)
         if runs and runs[-1][1] == start:
             runs[-1] = (runs[-1][0], stop)
         else:
             runs.append((start, stop))
-    likeness = None
-    if any(like is not True for _, _, like in seen):
-        likeness = tuple((last - first, like) for first, last, like in seen)
+        # However squares were divided, keys that all are seen are one part.
+        if alike and like is True and alike[-1][1] is True:
+            alike[-1] = (alike[-1][0] + stop - start, True)
+        else:
+            alike.append((stop - start, like))
+    likeness = None if all(like is True for _, like in alike) else tuple(alike)
     return Row(index * block, min((index + 1) * block, q_len), tuple(runs), likeness)
 
 
