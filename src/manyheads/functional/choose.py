@@ -10,11 +10,14 @@ from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
 from manyheads.functional.fused import FUSED
 from manyheads.functional.reference import REFERENCE
+from manyheads.functional.varlen import VARLEN
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (BLOCKS, FUSED, REFERENCE)}
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (VARLEN, BLOCKS, FUSED, REFERENCE)
+}
 """Every backend by its name, in the order in which "auto" tries them."""
 
 

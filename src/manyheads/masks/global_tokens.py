@@ -1,6 +1,5 @@
 """A few tokens see all and are seen by all."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -94,7 +93,10 @@ class Global(Mask):
         return queries > 0 or keys > 0, every
 
     def _count(self, low: int, high: int) -> int:
-        return bisect_right(self.positions, high) - bisect_left(self.positions, low)
+        places = self.positions
+        if not places or high < places[0] or low > places[-1]:
+            return 0
+        return len([place for place in places if low <= place <= high])
 
     def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
         queries = tuple(place - q_lo for place in self.positions if q_lo <= place <= q_hi)

@@ -212,16 +212,12 @@ class _Judge:
         fact = getattr(rule, "fact", None)
         if fact in self.q.ranges and fact in self.kv.ranges:
             return rule.mark_bounds(*self.q.ranges[fact][level][i], *self.kv.ranges[fact][level][j])
-        return rule.bounds(
-            self.head, *self.q.ranges[""][level][i], *self.kv.ranges[""][level][j]
-        )
+        return rule.bounds(self.head, *self.q.ranges[""][level][i], *self.kv.ranges[""][level][j])
 
     def likeness(self, i: int, j: int) -> Hashable:
         if not has_no_tensors(self.bound):
             return i, j
-        return _likeness(
-            self.rule, self.head, *self.q.ranges[""][0][i], *self.kv.ranges[""][0][j]
-        )
+        return _likeness(self.rule, self.head, *self.q.ranges[""][0][i], *self.kv.ranges[""][0][j])
 
 
 def _divide(
