@@ -4,6 +4,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -13,21 +14,22 @@ from benchmarks.machine import describe, is_busy
 from benchmarks.report import RESULTS, earlier, join, shown, write
 
 
-def run(benchmark: Benchmark, plan: Plan) -> None:
+def run(benchmark: Benchmark, plan: Plan, *, missing: bool = False) -> None:
     """Measure one benchmark and print its rows as they come; keep them unless it is a trial."""
     machine, keeps = describe(), plan.effort != "quick" and plan.rounds is None
     rows = earlier(benchmark, machine) if keeps else []
+    if missing:
+        plan = replace(plan, done=frozenset(str(row.get("cell")) for row in rows))
     print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
     for row in benchmark.measure(plan):
         print("  " + "  ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)
         rows = join(benchmark, rows, row)
         if keeps:
-            write(benchmark, rows, machine)
+            write(benchmark, rows, machine)  # as they come, so that a long run may be stopped
+            figure = benchmark.draw(rows)
+            figure.savefig(RESULTS / f"{benchmark.name}.png", dpi=100, bbox_inches="tight")
     for goal in benchmark.judge(rows):
         print(f"  {goal.verdict.strip('*')}: {goal.promise}. {goal.numbers}")
-    figure = benchmark.draw(rows)
-    if keeps:
-        figure.savefig(RESULTS / f"{benchmark.name}.png", dpi=120, bbox_inches="tight")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--quick", action="store_true", help="try it, under two minutes; keep nothing"
     )
     effort.add_argument("--full", action="store_true", help="every cell, which may take hours")
+    parser.add_argument("--missing", action="store_true", help="leave cells out that have results")
     parser.add_argument("--rounds", type=int, help="rounds of each cell; keeps nothing either")
     parser.add_argument("--threads", type=int, default=1, help="of torch; default: 1")
     options = parser.parse_args(arguments)
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Others want these cores too: trust ratios and CPU time, not single wall times.")
     effort = "quick" if options.quick else "full" if options.full else "usual"
     for name in options.names or BENCHMARKS:
-        run(BENCHMARKS[name], Plan(effort, options.rounds))
+        run(BENCHMARKS[name], Plan(effort, options.rounds), missing=options.missing)
     return 0
 
 

@@ -18,10 +18,12 @@ class Plan:
         effort: "quick" shows that it runs, "usual" is what results are made of, "full" leaves no
             cell out and may take hours.
         rounds: Rounds of every cell; None lets the benchmark choose.
+        done: Cells that are known already and need no measuring.
     """
 
     effort: Effort = "usual"
     rounds: int | None = None
+    done: frozenset[str] = frozenset()
 
     def choose(self, *, quick: int, usual: int) -> int:
         """The rounds of a cell."""

@@ -39,31 +39,38 @@ def measure(plan: Plan) -> Iterator[Row]:
     }
     rounds = plan.choose(quick=20, usual=300)
     for name, (theirs, ours) in cases.items():
-        spent = _microseconds([theirs, ours], rounds)
+        wall, cpu = _microseconds([theirs, ours], rounds)
+        least, added = wall.min(axis=1), np.median(wall[1] - wall[0])
         yield {
             "call": name,
-            "bare us, least": spent[0].min(),
-            "ours us, least": spent[1].min(),
-            "added us, least": spent[1].min() - spent[0].min(),
-            "added us, median": float(np.median(spent[1] - spent[0])),
+            "bare us, least": float(least[0]),
+            "ours us, least": float(least[1]),
+            "added us, least": float(least[1] - least[0]),
+            "added us, median": float(added),
+            "added CPU us, median": float(np.median(cpu[1] - cpu[0])),
         }
 
 
-def _microseconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[np.ndarray]:
-    """Wall time of a call in each round: a caller waits for it, whatever it is spent on."""
-    spent: list[list[float]] = [[] for _ in calls]
+def _microseconds(calls: Sequence[Callable[[], object]], rounds: int) -> tuple[np.ndarray, ...]:
+    """Wall and CPU time of each call in each round, (calls, rounds).
+
+    Wall time is what a caller waits for; on a busy machine its least and the CPU's median tell
+    what the call itself takes.
+    """
+    wall, cpu = np.zeros((2, len(calls), rounds))
     gc.disable()
     try:
         for turn in range(-2, rounds):
-            for call, times in zip(calls, spent, strict=True):
-                start = time.perf_counter()
+            for index, call in enumerate(calls):
+                start, begun = time.perf_counter(), time.process_time()
                 for _ in range(REPEATS):
                     call()
                 if turn >= 0:
-                    times.append((time.perf_counter() - start) / REPEATS * 1e6)
+                    cpu[index, turn] = time.process_time() - begun
+                    wall[index, turn] = time.perf_counter() - start
     finally:
         gc.enable()
-    return [np.asarray(times) for times in spent]
+    return wall * 1e6 / REPEATS, cpu * 1e6 / REPEATS
 
 
 def judge(rows: Sequence[Row]) -> list[Goal]:
@@ -71,8 +78,9 @@ def judge(rows: Sequence[Row]) -> list[Goal]:
     plain = [row for row in rows if row["call"] == "no mask"]
     if not plain:
         return [Goal(promise, None, "")]
-    least, median = plain[0]["added us, least"], plain[0]["added us, median"]
-    return [Goal(promise, least <= LIMIT, f"{least:.1f} at least, {median:.1f} in the median")]
+    least, cpu = plain[0]["added us, least"], plain[0]["added CPU us, median"]
+    numbers = f"{least:.1f} of wall time at least, {cpu:.1f} of CPU time in the median"
+    return [Goal(promise, least <= LIMIT and cpu <= LIMIT, numbers)]
 
 
 def draw(rows: Sequence[Row]) -> Figure:

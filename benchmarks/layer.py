@@ -141,6 +141,8 @@ def _step(cell: Cell, x: Tensor, layer: nn.Module, call: Callable[[Tensor], Tens
 
 def measure(plan: Plan) -> Iterator[Row]:
     for cell in cells(plan):
+        if str(cell) in plan.done:
+            continue
         times = interleave(contenders(cell), plan.choose(quick=5, usual=cell.rounds))
         hand = best_of(BY_HAND, times)
         yield {

@@ -59,14 +59,14 @@ def test_a_goal_names_the_worst_cell_and_hides_no_miss() -> None:
 
 def test_results_grow_by_rows_and_forget_another_machine(tmp_path: Path) -> None:
     benchmark, machine = BENCHMARKS["call"], describe()
-    row = {"call": "no mask", "added us, least": 12.0, "added us, median": 13.0}
+    row = {"call": "no mask", "added us, least": 12.0, "added CPU us, median": 13.0}
     rows = join(benchmark, [{**row, "added us, least": 30.0}], row)
     assert rows == [row]
     write(benchmark, rows, machine, tmp_path)
     assert earlier(benchmark, machine, tmp_path) == [row]
     assert earlier(benchmark, {**machine, "threads": 99}, tmp_path) == []
     assert json.loads((tmp_path / "call.json").read_text())["goals"][0]["kept"] is True
-    assert "| 12.0 at least" in (tmp_path / "call.md").read_text()
+    assert "12.0 of wall time" in (tmp_path / "call.md").read_text()
 
 
 def test_a_table_shows_intervals_and_what_was_not_measured() -> None:

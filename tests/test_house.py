@@ -149,3 +149,17 @@ def test_no_text_names_this_machine_or_a_registry() -> None:
         for found in local.finditer(path.read_text(encoding="utf-8"))
     ]
     assert wrong == []
+
+
+def test_the_front_door_says_the_same_names_to_readers_and_to_the_interpreter() -> None:
+    source = (ROOT / "src/manyheads/__init__.py").read_text(encoding="utf-8")
+    read = {
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("manyheads.")
+        for alias in node.names
+    }
+    run = {
+        (f"manyheads.{part}", name) for part, names in manyheads._PARTS.items() for name in names
+    }
+    assert read == run

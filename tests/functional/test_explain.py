@@ -46,7 +46,14 @@ def test_queries_before_every_key_are_noted() -> None:
     q, k = torch.zeros(1, 1, 5, 4), torch.zeros(1, 1, 3, 4)
     assert note in str(mh.explain(q, k, k, mh.Causal(), verbose=False))
     assert mh.explain(q, k, k, mh.Padding(torch.ones(1, 3).bool()), verbose=False).notes == ()
-    assert mh.explain(q, k, k, mh.Causal(), q_pos=0, kv_pos=0, verbose=False).notes == ()
+    table = mh.explain(q, k, k, mh.Causal(), q_pos=0, kv_pos=0, verbose=False)
+    assert "see nobody" not in str(table)
+
+
+def test_a_mask_that_is_written_out_is_noted() -> None:
+    table = mh.explain(Q, K, K, mh.Causal() & mh.Window(2), verbose=False)
+    assert "Window(2) is written out, q_len x kv_len numbers" in str(table)
+    assert mh.explain(Q, Q, Q, mh.Causal(), verbose=False).notes == ()
 
 
 def test_memory_grows_with_both_lengths_on_the_reference_alone() -> None:

@@ -114,3 +114,6 @@ def test_coordinates_that_do_not_fit_are_refused() -> None:
     layer = mh.MultiHeadAttention(16, 2)
     with pytest.raises(PositionError, match=r"^coordinates must go to a layer with a rotary; got "):
         layer(torch.zeros(1, 3, 16), coordinates=torch.zeros(3, 2))
+    layer = mh.MultiHeadAttention(16, 2, rotary=mh.Rotary(8, axes=mh.Axial(2)))
+    with pytest.raises(PositionError, match=r"^coordinates must go to a layer that attends to its"):
+        layer(torch.zeros(1, 3, 16), torch.zeros(1, 3, 16), coordinates=torch.zeros(3, 2))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import manyheads as mh
 from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
-from manyheads.functional import BACKENDS
+from manyheads.functional import BACKENDS, fused
 from manyheads.laws.law import TOLERANCE
 from manyheads.positions import alibi_slopes, distances
 
@@ -136,6 +136,41 @@ def test_left_padding_changes_nothing(kind: str) -> None:
         torch.testing.assert_close(out[1:], layer(x[1:], mask=mask, bias=bias))
         out[:, 2:].sum().backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in bias.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_context_is_counted_from_its_end_unless_positions_say_otherwise(kind: str) -> None:
+    layer = mh.MultiHeadAttention(32, 4, dtype=torch.float64)
+    bias = make(kind).double()
+    x, context = (torch.randn(2, n, 32, dtype=torch.float64) for n in (3, 7))
+    everyone = mh.Padding(lengths=torch.tensor([7, 7]))
+    out = layer(x, context, bias=bias)
+    torch.testing.assert_close(layer(x, context, bias=bias, mask=everyone), out)
+    torch.testing.assert_close(layer(x, context, bias=bias, positions=4), out)
+    assert (layer(x, context, bias=bias, positions=0) - out).abs().max() > 1e-6
+    cache = mh.CrossCache()
+    first = layer(x[:, :1], context, bias=bias, positions=4, cache=cache)
+    rest = layer(x[:, 1:], bias=bias, positions=5, cache=cache)
+    torch.testing.assert_close(torch.cat((first, rest), dim=1), out)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-3, 1.0, 30.0, 1e6, -2.0])
+@pytest.mark.parametrize("scale", [None, 1.0, -0.5, 0.0, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_any_slope_and_scale_are_served(
+    dtype: torch.dtype, scale: float | None, slope: float
+) -> None:
+    q, k, v = (t.to(dtype).detach() for t in drawn(9, 9))
+    bias = mh.ALiBi(4, slopes=(slope,) * 4)
+    outs = [
+        mh.attention(*inputs, mh.Causal(), bias=bias, scale=scale, backend=backend)
+        for backend, inputs in (
+            ("fused", (q, k, v)),
+            ("reference", [t.double() for t in (q, k, v)]),
+        )
+    ]
+    error = (outs[0].double() - outs[1]).abs().max()
+    assert error <= 2 * TOLERANCE[dtype] * v.double().abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -331,3 +366,36 @@ def test_a_bias_that_does_not_fit_the_call_is_refused() -> None:
 def test_distances_are_counted_in_integers() -> None:
     q, k = torch.zeros(1, 1, 2, 4, dtype=torch.bfloat16), torch.zeros(1, 1, 3, 4)
     assert distances(257, 255, q, k).tolist() == [[[[2, 1, 0], [3, 2, 1]]]]
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+@pytest.mark.parametrize("kind", ["transformer xl", "shaw"])
+def test_a_bias_that_reads_queries_reads_them_whatever_the_scale(kind: str, scale: float) -> None:
+    q, k = torch.randn(2, 4, 5, 8).double(), torch.randn(2, 4, 5, 8).double()
+    with torch.no_grad():
+        fused, right = (
+            mh.attention(q, k, k, mh.Causal(), bias=make(kind).double(), scale=scale, backend=b)
+            for b in ("fused", "reference")
+        )
+    torch.testing.assert_close(fused, right, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_no_queries_or_no_keys_are_no_mistake(sizes: tuple[int, int], kind: str) -> None:
+    q, k = (torch.randn(2, 4, length, 8) for length in sizes)
+    assert mh.attention(q, k, k, mh.Causal(), bias=make(kind)).eq(0).all()
+
+
+def test_far_below_zero_there_is_still_no_token_in_half_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused, "_is_slow", lambda call: False)  # as on processors with 16 bits
+    q = torch.randn(2, 4, 5, 16).half()
+    out = []
+    for nowhere in (-1, -(10**9)):
+        places = torch.where(RAGGED < 0, nowhere, RAGGED)
+        options = {"q_pos": places, "kv_pos": places, "bias": mh.ALiBi(4)}
+        out.append(mh.attention(q, q, q, mh.Causal(), **options))
+    assert torch.equal(*out)

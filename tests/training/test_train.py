@@ -1,6 +1,7 @@
 """Training from the outside: what it learns, writes, and says."""
 
 import csv
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 from manyheads.errors import MissingExtraError
 from manyheads.tasks import Copy
 from manyheads.training import Recipe, exact_match, load, small_config, train
+from manyheads.training.module import TransformerModule
 
 TASK = Copy(letters="abcdef", max_length=4, train_size=2048, validation_size=64)
 TINY = Recipe(steps=4, batch_size=8, warmup=1, check_every=2, stop_at=2.0)
@@ -60,6 +62,17 @@ def test_nothing_is_written_without_a_folder(
     monkeypatch.chdir(tmp_path)
     train(TASK, TINY, tiny(), progress="none")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: object, batch: object, batch_idx: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TransformerModule, "training_step", interrupt)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(TASK, TINY, tiny(), progress="none")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_no_progress_means_no_word(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,16 @@ from manyheads.lens import draw_heads
 from manyheads.lens.labels import pair
 from manyheads.shapes import check_count
 from manyheads.tasks import Dates, Example
-from manyheads.training import HeadMass, Recipe, Trained, alignment_mass, exact_match, train
+from manyheads.training import (
+    HeadMass,
+    Recipe,
+    Trained,
+    alignment_mass,
+    exact_match,
+    quickest_threads,
+    small_config,
+    train,
+)
 
 # What the demo promises; it says so and fails if it does not keep it.
 LEAST_RIGHT, LEAST_MASS = 0.995, 0.85
@@ -29,18 +38,24 @@ def demo(*, out: Path = Path("demo"), threads: int | None = None, quiet: bool = 
 
     Args:
         out: The folder for the model, its logs and heads.png; an earlier demo is replaced.
-        threads: How many threads torch uses in an operation.
+        threads: How many threads torch uses in an operation; by default the faster of one and
+            torch's own number, which is measured first.
         quiet: Without the progress bar.
     """
-    if threads is not None:
-        torch.set_num_threads(check_count("--threads", threads))
     started = time.perf_counter()
     task = Dates()
+    if threads is None:
+        threads = quickest_threads(task, small_config(task))
+    torch.set_num_threads(check_count("--threads", threads))
     say(f"Dates in {len(task.locales)} languages -> ISO 8601, held out by calendar date.")
     trained = train(task, Recipe(), out=out, progress="none" if quiet else "bar")
     test = task.split("test")
     right = exact_match(trained, test)
-    say(f"\n{right:.2%} of {len(test)} unseen dates are exactly right. Ten of them:\n")
+    dates = len({example.unit for example in test})
+    say(
+        f"\n{right:.2%} of {len(test)} texts of {dates} unseen dates are exactly right. "
+        f"{SHOWN} of them:\n"
+    )
     say(_translations(trained, _one_of_each(test)))
 
     masses = alignment_mass(trained, test[:MEASURED])

@@ -15,7 +15,7 @@ from manyheads.functional.fused import fit, is_mapped, widened, with_sinks
 from manyheads.functional.precision import full_precision
 from manyheads.functional.tiles import Tile, tiles
 from manyheads.masks import Bound, bind
-from manyheads.masks.plan import BlockPlan, has_no_tensors, plan, reads_head
+from manyheads.masks.plan import BlockPlan, has_no_tensors, plan
 
 BLOCK = 64
 """Queries, and keys, in a block; measured best for a window of 256."""
@@ -111,17 +111,16 @@ class Work:
         self.group = self.heads // call.k.shape[1]
         self.dtype = call.q.dtype
         self.plans = _plans(call)
-        self.by_head = reads_head(_mask(call).rule)
+        self.alike = has_no_tensors(_mask(call))
 
     def __iter__(self) -> Iterator[Task]:
-        each = len(self.plans) == (self.heads if self.by_head else 1)
-        for index, planned in enumerate(self.plans):
+        for planned in self.plans:
             queries, keys = slice(None), slice(None)
             if planned.head is not None:
                 kv_head = planned.head // self.group
                 queries = slice(planned.head, planned.head + 1)
                 keys = slice(kv_head, kv_head + 1)
-            sequences = range(self.batch) if each else (planned.sequence,)
+            sequences = range(self.batch) if self.alike else (planned.sequence,)
             for tile in tiles(planned.rows):
                 mask = planned.additive(tile.row, self.heads, self.dtype)
                 for sequence in sequences:

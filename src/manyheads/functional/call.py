@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from manyheads.errors import DeviceError, DTypeError, MaskError, OptionError, ShapeError
+from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
 from manyheads.functional.bias import PlacedBias, check_bias, place_bias
 from manyheads.masks import Bound, Mask, bind
 from manyheads.positions import Bias
@@ -172,16 +172,7 @@ def _settled(
         return bind(
             mask, q.shape[0], q.shape[2], k.shape[2], q_pos=q_pos, kv_pos=kv_pos, device=q.device
         )
-    if q_pos is not None or kv_pos is not None:
-        raise MaskError(
-            "a settled mask must come alone; got positions beside it. It holds the positions that "
-            "it was settled with."
-        )
-    if (mask.q.length, mask.kv.length) != (q.shape[2], k.shape[2]):
-        raise MaskError(
-            f"a settled mask must fit its call; got one for {mask.q.length} queries and "
-            f"{mask.kv.length} keys, and q_len={q.shape[2]}, kv_len={k.shape[2]}. Settle it anew."
-        )
+    mask.check_fits(q.shape[0], q.shape[2], k.shape[2], q_pos, kv_pos)
     return mask
 
 
@@ -189,9 +180,9 @@ def _zero_absent(q: Tensor, k: Tensor, v: Tensor, bound: Bound) -> tuple[Tensor,
     # Weight 0 does not keep a NaN out (0 * NaN is NaN), so absent rows become 0 before any product.
     if bound.kv.absent is not None:
         absent = bound.kv.absent[:, None, :, None]
-        k, v = k.masked_fill(absent, 0.0), v.masked_fill(absent, 0.0)
+        k, v = torch.where(absent, 0.0, k), torch.where(absent, 0.0, v)
     if bound.q.absent is not None:
-        q = q.masked_fill(bound.q.absent[:, None, :, None], 0.0)
+        q = torch.where(bound.q.absent[:, None, :, None], 0.0, q)
     return q, k, v
 
 

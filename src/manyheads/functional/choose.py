@@ -8,7 +8,7 @@ from manyheads.errors import BackendError
 from manyheads.functional.bias import PlacedBias
 from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
-from manyheads.functional.fused import FUSED
+from manyheads.functional.fused import FUSED, lower
 from manyheads.functional.reference import REFERENCE
 from manyheads.functional.varlen import VARLEN
 from manyheads.masks import Bound, Mask
@@ -238,6 +238,10 @@ def _notes(call: Call, chosen: Backend) -> tuple[str, ...]:
             f"q_len={q_len} exceeds kv_len={kv_len}: the first {q_len - kv_len} queries stand "
             f"before every key and see nobody, unless positions say otherwise"
         )
+    if call.mask is not None and chosen is FUSED and not call.mask.is_causal:
+        mask, _ = lower(call)
+        if mask is not None and mask.shape[2] > 1:
+            notes.append(f"the mask {call.mask.rule} is written out, q_len x kv_len numbers")
     if isinstance(call.bias, PlacedBias) and chosen is FUSED:
         folded = call.bias.fold(call.q, call.k, call.mask, call.scale)
         how = (

@@ -97,7 +97,8 @@ def _join(tile: Tile, row: Row) -> Tile | None:
     if [hi - lo for lo, hi in row.runs] != [hi - lo for lo, hi in first.runs]:
         return None
     step, left = divmod(row.start - first.start, tile.count)
-    moved = [divmod(new - old, tile.count) for (new, _), (old, _) in zip(row.runs, first.runs)]
+    starts = zip(row.runs, first.runs, strict=True)
+    moved = [divmod(new - old, tile.count) for (new, _), (old, _) in starts]
     shifts = tuple(shift for shift, _ in moved)
     if left or any(rest for _, rest in moved) or min(shifts) < 0:
         return None

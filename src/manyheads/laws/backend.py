@@ -164,6 +164,7 @@ def every_score_change(trial: Trial) -> None:
     ):
         for mask, bias in (("none", None), ("causal", "pairs"), ("no keys at all", None)):
             trial.agree(kv_len=9, mask=mask, bias=bias, options=options)
+        trial.agree(mask="causal", options=options)
 
 
 def any_layout(trial: Trial) -> None:

@@ -1,5 +1,6 @@
 """A mask settled for the tokens of one call."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import And, Everyone, Mask, as_mask, both
+from manyheads.masks.algebra import And, Everyone, both
+from manyheads.masks.base import Mask, as_mask
 from manyheads.masks.causal import Causal
 from manyheads.masks.facts import Facts, Tokens
 from manyheads.shapes import Positions
@@ -36,7 +38,7 @@ class Bound:
     kv: Tokens
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     clean: bool = False
-    keeps_below: float = float("inf")
+    keeps_below: int = sys.maxsize
     plans: dict[Any, Any] = field(default_factory=dict, repr=False)
     _written: dict[object, Tensor] = field(default_factory=dict, repr=False)
 
@@ -55,13 +57,10 @@ class Bound:
     def is_below_diagonal(self) -> bool:
         """Whether the i-th query surely sees none but the first i keys, and of them perhaps all."""
         q, kv = self.q, self.kv
-        return (
-            self.rule.hides_future()
-            and q.length == kv.length
-            and q.is_run
-            and kv.is_run
-            and bool(q.position == kv.position)
-        )
+        # A compiler's symbols become answers where code branches on them: lengths come last.
+        if not (self.rule.hides_future() and q.is_run and kv.is_run):
+            return False
+        return True if q.length == kv.length and q.position == kv.position else False  # noqa: SIM210
 
     def has_no_pairs(self, *, past_only: bool = False) -> bool:
         """Whether `dense` surely has no axis for both queries and keys."""
@@ -118,6 +117,26 @@ class Bound:
         head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
         allowed = rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
         return allowed if seen is None else allowed & seen
+
+    def check_fits(self, batch: int, q_len: int, kv_len: int, *positions: Positions) -> None:
+        """Refuse a call that this mask was not settled for."""
+        if any(given is not None for given in positions):
+            raise MaskError(
+                "a settled mask must come alone; got positions beside it. It holds the positions "
+                "that it was settled with."
+            )
+        if (self.q.length, self.kv.length) != (q_len, kv_len):
+            raise MaskError(
+                f"a settled mask must fit its call; got one for {self.q.length} queries and "
+                f"{self.kv.length} keys, and q_len={q_len}, kv_len={kv_len}. Settle it anew; with "
+                f"a cache it speaks of the new tokens alone."
+            )
+        for fact in (*self.q.facts(), *self.kv.facts(), *self.pairs.values()):
+            if fact.shape[0] not in (1, batch):
+                raise MaskError(
+                    f"a settled mask must fit its call; got one for a batch of {fact.shape[0]}, "
+                    f"and batch={batch}. Settle it anew."
+                )
 
     def with_keys(self, kv: Tokens) -> "Bound":
         """This mask over the keys of a cache, of which it described the newest."""

@@ -18,7 +18,7 @@ class Dense(Mask):
     The one mask that goes by index and not by position: with a cache it must span all keys.
 
     Args:
-        tensor: bool (q_len, kv_len) or (batch or 1, heads or 1, q_len, kv_len).
+        tensor: bool (q_len, kv_len) or (batch or 1, heads or 1, q_len or 1, kv_len).
 
     Raises:
         DTypeError: If the tensor is not bool: 0 and 1 mean opposite things in different libraries.

@@ -1,6 +1,6 @@
 """What is known of each token: its place, whether it is there at all, and its marks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -58,6 +58,14 @@ class Tokens:
         if isinstance(self.position, Tensor):
             return self.position
         return torch.arange(self.position, self.position + self.length, device=self.device)
+
+    def facts(self) -> Iterator[Tensor]:
+        """The facts that may differ between sequences, each (batch or 1, length)."""
+        if isinstance(self.position, Tensor) and self.position.ndim == 2:
+            yield self.position
+        if self.absent is not None:
+            yield self.absent
+        yield from self.marks.values()
 
     def next_position(self) -> int | Tensor:
         """The position after the last token: an int, or (batch or 1, 1) where rows may differ."""
@@ -221,11 +229,11 @@ class Facts:
         return name
 
     def whole(self, kind: str, owner: object, fact: Tensor) -> str:
-        """Keep a fact of each pair, (batch or 1, heads or 1, q_len, kv_len)."""
+        """Keep a fact of each pair, (batch or 1, heads or 1, q_len or 1, kv_len)."""
         name = self._name(kind, owner)
-        if fact.shape[-2:] != (self.q.length, self.kv_total):
+        if fact.shape[-2] not in (1, self.q.length) or fact.shape[-1] != self.kv_total:
             raise MaskError(
-                f"a mask tensor must be (..., q_len, kv_len) = (..., {self.q.length}, "
+                f"a mask tensor must be (..., q_len or 1, kv_len) = (..., {self.q.length}, "
                 f"{self.kv_total}); got shape {tuple(fact.shape)}. With a cache it must span all "
                 f"keys, the old ones too; Causal(), Padding and the like need no such care."
             )

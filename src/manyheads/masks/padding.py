@@ -1,12 +1,14 @@
 """Padding is seen by nobody."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import Everyone, Mask
+from manyheads.masks.algebra import Everyone
+from manyheads.masks.base import Mask
 from manyheads.masks.facts import Facts, Side
 from manyheads.shapes import check_tensor, values_are_cheap
 
@@ -41,7 +43,9 @@ class Padding(Mask):
 
     reads_positions = False
 
-    def __init__(self, keep: Tensor | None = None, *, lengths: Tensor | None = None) -> None:
+    def __init__(
+        self, keep: Tensor | None = None, *, lengths: Tensor | Sequence[int] | None = None
+    ) -> None:
         if (keep is None) == (lengths is None):
             raise MaskError(
                 "Padding must have either keep or lengths; got "

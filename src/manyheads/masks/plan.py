@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from manyheads.masks.base import And, Mask, Not, Or
+from manyheads.masks.algebra import And, Not, Or
+from manyheads.masks.base import Mask
 from manyheads.masks.bound import Bound
 from manyheads.masks.extent import Extent
 from manyheads.masks.facts import Tokens
 from manyheads.masks.per_head import PerHead
 
 Runs = tuple[tuple[int, int], ...]
+Part = tuple[int, int, Hashable]
+"""Key blocks from a first to one before a last, and their likeness; True if all see all."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def _rows(bound: Bound, sequence: int, head: int | None, block: int) -> tuple[Ro
     q = Extent.of(bound.q, sequence, block, levels)
     kv = q if bound.q is bound.kv else Extent.of(bound.kv, sequence, block, levels)
     judge = _Judge(bound, _of_head(bound.rule, head), head, q, kv)
-    found: list[list[tuple[int, int, Hashable]]] = [[] for _ in range(q.leaves)]
+    found: list[list[Part]] = [[] for _ in range(q.leaves)]
     _divide(judge, found, levels - 1, 0, 0)
     return tuple(
         _row(index, sorted(seen, key=lambda part: part[0]), block, q.length, kv.length)
@@ -220,9 +223,7 @@ class _Judge:
         return _likeness(self.rule, self.head, *self.q.ranges[""][0][i], *self.kv.ranges[""][0][j])
 
 
-def _divide(
-    judge: _Judge, found: list[list[tuple[int, int, Hashable]]], level: int, i: int, j: int
-) -> None:
+def _divide(judge: _Judge, found: list[list[Part]], level: int, i: int, j: int) -> None:
     some, every = judge.bounds(level, i, j)
     if not some:
         return
@@ -235,9 +236,9 @@ def _divide(
     else:
         below = level - 1
         q_blocks, kv_blocks = len(judge.q.ranges[""][below]), len(judge.kv.ranges[""][below])
-        for row in range(2 * i, min(2 * i + 2, q_blocks)):
-            for column in range(2 * j, min(2 * j + 2, kv_blocks)):
-                _divide(judge, found, below, row, column)
+        for down in range(2 * i, min(2 * i + 2, q_blocks)):
+            for across in range(2 * j, min(2 * j + 2, kv_blocks)):
+                _divide(judge, found, below, down, across)
 
 
 def _likeness(
@@ -257,9 +258,7 @@ def _likeness(
     return rule, None if told else head, rule.likeness(*block)
 
 
-def _row(
-    index: int, seen: list[tuple[int, int, Hashable]], block: int, q_len: int, kv_len: int
-) -> Row:
+def _row(index: int, seen: list[Part], block: int, q_len: int, kv_len: int) -> Row:
     runs: list[tuple[int, int]] = []
     alike: list[tuple[int, Hashable]] = []
     for first, last, like in seen:

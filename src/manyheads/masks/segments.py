@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from manyheads.masks.base import And, Everyone, Mask, both
+from manyheads.masks.algebra import And, Everyone, both
+from manyheads.masks.base import Mask
 from manyheads.masks.bound import Bound, simplify
 from manyheads.masks.documents import SameDocument
 from manyheads.masks.facts import Tokens
@@ -48,7 +50,7 @@ def segments(bound: Bound, sequence: int) -> list[Segment] | None:
     q, kv = _one(bound.q, sequence), _one(bound.kv, sequence)
     rule, fact = _without_documents(bound.rule)
     if fact is None:
-        spans = _one_document(bound, q, kv)
+        spans = list(_one_document(bound, q, kv))
     else:
         found = _documents(q.marks[fact][0], kv.marks[fact][0])
         if found is None:
@@ -90,7 +92,7 @@ def _one_document(bound: Bound, q: Tokens, kv: Tokens) -> Iterator[tuple[Span, S
         # Square and so causal where queries are the keys; the later ones see all of them.
         cuts |= {min(max(cut, start), stop) for cut in keys}
     ends = sorted(cuts)
-    for first, last in zip(ends, ends[1:], strict=False):
+    for first, last in pairwise(ends):
         yield (first, last), keys
 
 

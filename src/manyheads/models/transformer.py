@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -113,7 +113,7 @@ class Transformer(nn.Module):
         if self.config.tied != "none":
             self.output.weight = self.target_embedding.tokens.weight
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
         super()._apply(fn, recurse)
         self._tie()  # leaving the meta device makes every name a parameter of its own
         return self

@@ -115,6 +115,8 @@ class ALiBi(Bias):
         if self.slopes is not None or scale == 0:
             return None
         slopes = [slope / scale for slope in self._fixed]  # the kernel multiplies by the scale
+        if max(map(abs, slopes)) * 4096 >= torch.finfo(q.dtype).max:
+            return None
         if q.element_size() >= 4:
             return _fold_wide(slopes, q, k, q_pos, kv_pos)
         return _fold_half(slopes, q, k, q_pos, kv_pos, scale)
@@ -147,7 +149,8 @@ def _fold_half(
     # it is the same for all keys of a query.
     bits, digits = (8, 3) if q.dtype == torch.bfloat16 else (10, 2)
     centre = kv_pos + k.shape[2] // 2 if isinstance(kv_pos, int) else 0
-    k_digits = _digits(rows_of(kv_pos, k) - centre, bits, digits)
+    # Below 0 there is no token, and fp16 would make inf of one far below.
+    k_digits = _digits(rows_of(kv_pos, k).clamp(min=0) - centre, bits, digits)
     q_columns, k_columns, rest = [], [], slopes
     for _ in range(2):
         part = [_rounded(slope, bits) for slope in rest]

@@ -8,6 +8,7 @@ from manyheads.training.evaluate import HeadMass, alignment_mass, exact_match
 from manyheads.training.loss import token_loss
 from manyheads.training.recipe import Recipe
 from manyheads.training.schedule import WarmupCosine
+from manyheads.training.threads import quickest_threads
 from manyheads.training.train import small_config, train
 from manyheads.training.weights import load_weights, plain_names
 
@@ -21,6 +22,7 @@ __all__ = [
     "load",
     "load_weights",
     "plain_names",
+    "quickest_threads",
     "save",
     "small_config",
     "token_loss",

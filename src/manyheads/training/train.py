@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,9 +116,11 @@ def train(
             run = describe(task, recipe, config)
             callbacks.append(SaveAfterCheck(folder / RESUME, run, lambda: save(folder, trained())))
         trainer = _trainer(recipe, callbacks, _loggers(folder))
-        trainer.fit(module, data, ckpt_path=Path(resume) / RESUME if resume is not None else None)
-        if watch.step != trainer.global_step:
-            trainer.validate(module, data, verbose=False)
+        with _interruptible():
+            begin = None if resume is None else Path(resume) / RESUME
+            trainer.fit(module, data, ckpt_path=begin)
+            if watch.step != trainer.global_step:
+                trainer.validate(module, data, verbose=False)
     model.eval()
     if folder is not None:
         save(folder, trained())
@@ -168,6 +172,22 @@ def _own_randomness(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C reach the caller; Lightning would end the process, and be deaf to a second."""
+    main = threading.current_thread() is threading.main_thread()
+    answer = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, KeyboardInterrupt):
+            raise leaving.__context__ from None
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, answer)
 
 
 @contextmanager
