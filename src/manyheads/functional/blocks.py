@@ -220,4 +220,5 @@ BLOCKS = Backend(
     _extra_bytes,
     _declines,
     quadratic=lambda call: False,
+    least_pairs=SHORTEST**2,
 )

@@ -106,6 +106,7 @@ class Backend:
         declines: Why "auto" passes it by in a call that it could do, because the next ones are
             faster; None if it gains.
         quadratic: Whether a call makes it hold a tensor of q_len x kv_len.
+        least_pairs: Pairs of queries and keys, over all sequences, below which "auto" need not ask.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Backend:
     extra_bytes: Callable[[Call], int]
     declines: Callable[[Call], str | None] = lambda call: None
     quadratic: Callable[[Call], bool] = lambda call: True
+    least_pairs: int = 0
 
 
 def prepare(

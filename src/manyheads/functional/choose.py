@@ -47,7 +47,10 @@ def choose(call: Call, backend: str | Auto) -> Backend:
         BackendError: If the name is unknown, or the named backend cannot do the call.
     """
     if backend == "auto":
+        pairs = call.q.shape[0] * call.q.shape[2] * call.k.shape[2]
         for candidate in BACKENDS.values():
+            if pairs < candidate.least_pairs:
+                continue
             if next(candidate.refusals(call), None) is None and not candidate.declines(call):
                 return candidate
     if isinstance(backend, Auto):

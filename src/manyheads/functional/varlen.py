@@ -172,4 +172,5 @@ VARLEN = Backend(
     _extra_bytes,
     _declines,
     _quadratic,
+    SHORTEST**2,
 )
