@@ -20,7 +20,7 @@ from manyheads.masks.plan import BlockPlan, has_no_tensors, plan
 BLOCK = 64
 """Queries, and keys, in a block; measured best for a window of 256."""
 
-SHORTEST, DENSEST = 1024, 0.25
+SHORTEST, DENSEST = 1024, 0.4
 """Where "auto" begins to gain: pairs of this length squared, and this share of them computed."""
 
 
@@ -55,8 +55,8 @@ def _declines(call: Call) -> str | None:
         return "without a mask there is no block to leave out"
     if mask.q.length * mask.kv.length < SHORTEST**2:
         return f"blocks gain nothing below {SHORTEST} x {SHORTEST} pairs"
-    if mask.is_causal:
-        return "the fused kernel skips the future itself"
+    if mask.has_no_pairs(past_only=mask.is_below_diagonal):
+        return "none but absent tokens are hidden, or the future, which the fused kernel skips"
     if call.q.device.type == "meta" and not has_no_tensors(mask):
         return None
     share = density(call)
