@@ -1,6 +1,7 @@
 """Keys and values that are computed once."""
 
-from manyheads.cache.base import Cache, Cached
+from manyheads.cache.base import Cache
+from manyheads.cache.cached import Cached
 from manyheads.cache.cross import CrossCache
 from manyheads.cache.growing import GrowingCache
 

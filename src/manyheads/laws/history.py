@@ -120,7 +120,7 @@ def attend(cache: Cache, new: Text, mask: Mask) -> Tensor:
         tokens = cache.follow(new.length, new.q.device)
     else:
         tokens = Tokens.given("positions", new.positions, new.batch, new.length, new.q.device)
-    total = cache.length + new.length
+    total = cache.total(new.length)
     bound = settle(mask, new.batch, tokens, tokens, related=True, kv_total=total)
     turn = Rotary(HEAD_DIM).at(bound.q.position, like=new.q)
     held = cache.append(turn(new.k), new.v, bound.kv)
