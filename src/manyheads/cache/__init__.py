@@ -4,8 +4,13 @@ from manyheads.cache.base import Cache
 from manyheads.cache.cached import Cached
 from manyheads.cache.cross import CrossCache
 from manyheads.cache.growing import GrowingCache
+from manyheads.cache.ring import RingCache
 
-CACHES: dict[str, type[Cache]] = {"growing": GrowingCache, "cross": CrossCache}
+CACHES: dict[str, type[Cache]] = {
+    "growing": GrowingCache,
+    "ring": RingCache,
+    "cross": CrossCache,
+}
 """Every cache by its short name."""
 
-__all__ = ["CACHES", "Cache", "Cached", "CrossCache", "GrowingCache"]
+__all__ = ["CACHES", "Cache", "Cached", "CrossCache", "GrowingCache", "RingCache"]

@@ -109,4 +109,4 @@ def _decode(
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    return value._asdict() if isinstance(value, tuple) else vars(value)
+    return dict(value._asdict()) if hasattr(value, "_asdict") else vars(value)
