@@ -85,6 +85,7 @@ def test_every_backend_keeps_the_laws_at_more_lengths(name: str) -> None:
 EXACT = 1e-10
 CACHE_EXAMPLES: dict[str, list[tuple[Callable[[], Cache], float]]] = {
     "growing": [(mh.GrowingCache, EXACT)],
+    "fixed": [(lambda: mh.FixedCache(48), EXACT)],
     "ring": [
         (lambda: mh.RingCache(4), EXACT),
         (lambda: mh.RingCache(1, undo=0), EXACT),

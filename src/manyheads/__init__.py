@@ -1,6 +1,6 @@
 """Attention for PyTorch that you can trust, see and afford."""
 
-from manyheads.cache import CrossCache, GrowingCache, RingCache
+from manyheads.cache import CrossCache, FixedCache, GrowingCache, RingCache
 from manyheads.functional import (
     attention,
     attention_scores,
@@ -110,6 +110,7 @@ __all__ = [
     "EncoderLayer",
     "DecoderLayer",
     "GrowingCache",
+    "FixedCache",
     "RingCache",
     "CrossCache",
     "LayerCache",

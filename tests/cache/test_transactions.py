@@ -16,6 +16,7 @@ from manyheads.masks import Tokens
 F64 = torch.float64
 KINDS: dict[str, Callable[[], Cache]] = {
     "growing": mh.GrowingCache,
+    "fixed": lambda: mh.FixedCache(16),
     "ring": lambda: mh.RingCache(20),
 }
 

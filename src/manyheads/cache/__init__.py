@@ -3,14 +3,16 @@
 from manyheads.cache.base import Cache
 from manyheads.cache.cached import Cached
 from manyheads.cache.cross import CrossCache
+from manyheads.cache.fixed import FixedCache
 from manyheads.cache.growing import GrowingCache
 from manyheads.cache.ring import RingCache
 
 CACHES: dict[str, type[Cache]] = {
     "growing": GrowingCache,
+    "fixed": FixedCache,
     "ring": RingCache,
     "cross": CrossCache,
 }
 """Every cache by its short name."""
 
-__all__ = ["CACHES", "Cache", "Cached", "CrossCache", "GrowingCache", "RingCache"]
+__all__ = ["CACHES", "Cache", "Cached", "CrossCache", "FixedCache", "GrowingCache", "RingCache"]
