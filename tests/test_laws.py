@@ -91,6 +91,11 @@ CACHE_EXAMPLES: dict[str, list[tuple[Callable[[], Cache], float]]] = {
         (lambda: mh.RingCache(1, undo=0), EXACT),
         (lambda: mh.RingCache(3, keep_first=2, undo=4), EXACT),
     ],
+    "quantized": [
+        (mh.QuantizedCache, EXACT),  # these texts are shorter than what it keeps exact
+        (lambda: mh.QuantizedCache(8, recent=2, group=4), 0.04),
+        (lambda: mh.QuantizedCache(4, recent=3, group=2), 0.5),
+    ],
     "cross": [(mh.CrossCache, EXACT)],
 }
 

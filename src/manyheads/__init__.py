@@ -1,6 +1,6 @@
 """Attention for PyTorch that you can trust, see and afford."""
 
-from manyheads.cache import CrossCache, FixedCache, GrowingCache, RingCache
+from manyheads.cache import CrossCache, FixedCache, GrowingCache, QuantizedCache, RingCache
 from manyheads.functional import (
     attention,
     attention_scores,
@@ -112,6 +112,7 @@ __all__ = [
     "GrowingCache",
     "FixedCache",
     "RingCache",
+    "QuantizedCache",
     "CrossCache",
     "LayerCache",
     "Transformer",

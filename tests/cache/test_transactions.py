@@ -18,6 +18,7 @@ KINDS: dict[str, Callable[[], Cache]] = {
     "growing": mh.GrowingCache,
     "fixed": lambda: mh.FixedCache(16),
     "ring": lambda: mh.RingCache(20),
+    "quantized": mh.QuantizedCache,
 }
 
 

@@ -5,14 +5,25 @@ from manyheads.cache.cached import Cached
 from manyheads.cache.cross import CrossCache
 from manyheads.cache.fixed import FixedCache
 from manyheads.cache.growing import GrowingCache
+from manyheads.cache.quantized import QuantizedCache
 from manyheads.cache.ring import RingCache
 
 CACHES: dict[str, type[Cache]] = {
     "growing": GrowingCache,
     "fixed": FixedCache,
     "ring": RingCache,
+    "quantized": QuantizedCache,
     "cross": CrossCache,
 }
 """Every cache by its short name."""
 
-__all__ = ["CACHES", "Cache", "Cached", "CrossCache", "FixedCache", "GrowingCache", "RingCache"]
+__all__ = [
+    "CACHES",
+    "Cache",
+    "Cached",
+    "CrossCache",
+    "FixedCache",
+    "GrowingCache",
+    "QuantizedCache",
+    "RingCache",
+]

@@ -70,11 +70,8 @@ class Cached(NamedTuple):
         """
         length = max(self.length, other.length)
         mine, theirs = self.padded(length), other.padded(length)
-        return Cached(
-            torch.cat((mine.k, theirs.k)),
-            torch.cat((mine.v, theirs.v)),
-            stack(mine.tokens, mine.batch, theirs.tokens, theirs.batch),
-        )
+        tokens = stack(mine.tokens, mine.batch, theirs.tokens, theirs.batch)
+        return Cached(torch.cat((mine.k, theirs.k)), torch.cat((mine.v, theirs.v)), tokens)
 
     def padded(self, length: int) -> "Cached":
         """This, with absent tokens on the left up to a length."""

@@ -68,6 +68,16 @@ def stack(first: Tokens, first_batch: int, second: Tokens, second_batch: int) ->
     return Tokens(first.length, position, absent, marks, first.device)
 
 
+def beside(first: Tokens, first_batch: int, second: Tokens, second_batch: int) -> Tokens:
+    """As `stack`, for rows of any two lengths: the shorter are padded on the left."""
+    missing = first.length - second.length
+    if missing > 0:
+        second = pad_left(second, missing)
+    elif missing < 0:
+        first = pad_left(first, -missing)
+    return stack(first, first_batch, second, second_batch)
+
+
 def pick(fact: Tensor, index: Tensor) -> Tensor:
     """(batch or 1, length): the columns of a fact that are named in each row."""
     batch = max(fact.shape[0], index.shape[0])
