@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import manyheads as mh
-from manyheads.cache import CACHES, Cache
+from manyheads.cache import CACHES, BlockPool, Cache
 from manyheads.functional import BACKENDS
 from manyheads.laws import Convention, check_attention, check_backend, check_cache, check_mask
 from manyheads.masks import MASKS, Mask
@@ -95,6 +95,11 @@ CACHE_EXAMPLES: dict[str, list[tuple[Callable[[], Cache], float]]] = {
         (mh.QuantizedCache, EXACT),  # these texts are shorter than what it keeps exact
         (lambda: mh.QuantizedCache(8, recent=2, group=4), 0.04),
         (lambda: mh.QuantizedCache(4, recent=3, group=2), 0.5),
+    ],
+    "paged": [
+        (mh.PagedCache, EXACT),
+        (lambda: mh.PagedCache(BlockPool(1)), EXACT),
+        (lambda: mh.PagedCache(BlockPool(3, blocks=60)), EXACT),
     ],
     "cross": [(mh.CrossCache, EXACT)],
 }

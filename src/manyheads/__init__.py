@@ -1,6 +1,13 @@
 """Attention for PyTorch that you can trust, see and afford."""
 
-from manyheads.cache import CrossCache, FixedCache, GrowingCache, QuantizedCache, RingCache
+from manyheads.cache import (
+    CrossCache,
+    FixedCache,
+    GrowingCache,
+    PagedCache,
+    QuantizedCache,
+    RingCache,
+)
 from manyheads.functional import (
     attention,
     attention_scores,
@@ -113,6 +120,7 @@ __all__ = [
     "FixedCache",
     "RingCache",
     "QuantizedCache",
+    "PagedCache",
     "CrossCache",
     "LayerCache",
     "Transformer",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import manyheads as mh
-from manyheads.cache import Cache
+from manyheads.cache import BlockPool, Cache
 from manyheads.errors import CacheError
 from manyheads.masks import Tokens
 
@@ -19,6 +19,7 @@ KINDS: dict[str, Callable[[], Cache]] = {
     "fixed": lambda: mh.FixedCache(16),
     "ring": lambda: mh.RingCache(20),
     "quantized": mh.QuantizedCache,
+    "paged": lambda: mh.PagedCache(BlockPool(4)),
 }
 
 

@@ -131,7 +131,8 @@ class Cache(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the cache into a safetensors file, which is there as a whole or not at all."""
-        state = {name: value for name, value in vars(self._tight()).items() if name != "_layer"}
+        part = self._tight()
+        state = {name: value for name, value in vars(part).items() if name != "_layer"}
         files.write(Path(path), type(self).__name__, state)
 
     @classmethod
