@@ -7,6 +7,8 @@ from manyheads.cache import (
     PagedCache,
     QuantizedCache,
     RingCache,
+    compare_memory,
+    predict_bytes,
 )
 from manyheads.functional import (
     attention,
@@ -121,6 +123,8 @@ __all__ = [
     "RingCache",
     "QuantizedCache",
     "PagedCache",
+    "predict_bytes",
+    "compare_memory",
     "CrossCache",
     "LayerCache",
     "Transformer",

@@ -6,6 +6,7 @@ from manyheads.cache.cached import Cached
 from manyheads.cache.cross import CrossCache
 from manyheads.cache.fixed import FixedCache
 from manyheads.cache.growing import GrowingCache
+from manyheads.cache.memory import MemoryTable, compare_memory, predict_bytes
 from manyheads.cache.paged import PagedCache
 from manyheads.cache.quantized import QuantizedCache
 from manyheads.cache.ring import RingCache
@@ -28,7 +29,10 @@ __all__ = [
     "CrossCache",
     "FixedCache",
     "GrowingCache",
+    "MemoryTable",
     "PagedCache",
     "QuantizedCache",
     "RingCache",
+    "compare_memory",
+    "predict_bytes",
 ]

@@ -32,7 +32,7 @@ class RingCache(Cache):
     positions. Where rows are padded, each row keeps the last tokens of its own.
 
     With `keep_first` the tokens at positions 0 to ``keep_first - 1`` stay for ever beside the
-    window (attention sinks); write ``Causal() & (Window(size) | Global(range(keep_first)))``. A
+    window (attention sinks); write ``Causal() & (Window(size) | Global((0, 1, ...)))`` of them. A
     layer's rotary then counts positions in the cache: a query that stands further than the cache
     is long sees the first tokens just before its window, as near as any text of training had them.
 
