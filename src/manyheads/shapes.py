@@ -19,6 +19,7 @@ def values_are_cheap(tensor: Tensor) -> bool:
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not torch._C._len_torch_dispatch_stack()  # fakes, which have shapes and no values
     )
 
 

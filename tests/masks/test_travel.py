@@ -132,3 +132,12 @@ def test_a_function_may_be_an_object_without_a_hash() -> None:
     q, rule = torch.randn(1, 1, 4, 8), mh.Rule(Every(step=2), "every second")
     right = mh.attention(q, q, q, (torch.arange(4) - torch.arange(4)[:, None]) % 2 == 0)
     torch.testing.assert_close(mh.attention(q, q, q, rule), right)
+
+
+def test_fakes_are_never_asked_for_their_values() -> None:
+    with FakeTensorMode():
+        q, lengths = torch.randn(2, 4, 5, 8), torch.tensor([3, 5])
+        assert mh.attention(q, q, q, mh.Causal() & mh.Padding(lengths=lengths)).shape == q.shape
+        model = mh.Transformer(mh.TransformerConfig(9, 9, d_model=8, num_heads=2, d_hidden=8))
+        ids = torch.ones(2, 3, dtype=torch.long)
+        assert model(ids, ids).shape == (2, 3, 9)
