@@ -37,7 +37,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     # As after an installation, which compiles what it brings.
     compileall.compile_dir(Path(manyheads.__file__).parent, quiet=2)
     rounds = plan.choose(quick=3, usual=11)
-    statements = ("import manyheads", "import jaxtyping")
+    statements = ("import manyheads", "from manyheads import attention", "import jaxtyping")
     spent: dict[str, list[float]] = {statement: [] for statement in statements}
     interleave({s: lambda s=s: spent[s].append(added_milliseconds(s)) for s in statements}, rounds)
     for statement, times in spent.items():
@@ -56,7 +56,10 @@ def judge(rows: Sequence[Row]) -> list[Goal]:
     if not ours:
         return [Goal(promise, None, "")]
     median = ours[0]["median ms"]
-    return [Goal(promise, median <= LIMIT, f"{median:.0f} ms of CPU time in the median")]
+    used = [row["median ms"] for row in rows if row["after import torch"].startswith("from")]
+    first = "".join(f"; {time:.0f} ms with the first use of attention" for time in used)
+    numbers = f"{median:.1f} ms of CPU time in the median{first}"
+    return [Goal(promise, median <= LIMIT, numbers)]
 
 
 def draw(rows: Sequence[Row]) -> Figure:

@@ -50,7 +50,12 @@ def draw_masks(folder: Path) -> None:
     names = {
         (kind, place): name for kind, masks in kinds.items() for place, name in enumerate(masks)
     }
-    draw_heads(seen, labels, labels, names=names, path=folder / "masks.png")
+    figure = draw_heads(seen, labels, labels, names=names)
+    # The last axes are the scale. A mask is no weight: it has two words and nothing between.
+    scale = figure.axes[-1]
+    scale.set_yticks([0, 1], ["hidden", "may see"])
+    scale.set_ylabel("")
+    figure.savefig(folder / "masks.png")
 
 
 def draw_reversal(folder: Path) -> None:

@@ -53,13 +53,18 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"q and k must have one head_dim, at least 1; got q={q_shape[3]}, k={k_shape[3]}. "
             f"Project both to the same width; only v may have its own."
         )
-    if not (q.dtype == k.dtype == v.dtype) or not q.dtype.is_floating_point:
+    if not (q.dtype == k.dtype == v.dtype) or not _has_arithmetic(q.dtype):
         _refuse_dtype(q, k, v)
     if not (q.device == k.device == v.device):
         raise DeviceError(
             f"q, k and v must be on one device; got q={q.device}, k={k.device}, v={v.device}. "
             f"Move them with .to(device)."
         )
+
+
+def _has_arithmetic(dtype: torch.dtype) -> bool:
+    # torch stores numbers of 8 bits and adds none.
+    return dtype.is_floating_point and dtype.itemsize > 1
 
 
 def _refuse_rank(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -74,9 +79,10 @@ def _refuse_rank(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def _refuse_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in {"q": q, "k": k, "v": v}.items():
-        if not tensor.dtype.is_floating_point:
+        if not _has_arithmetic(tensor.dtype):
             raise DTypeError(
-                f"{name} must be a floating-point tensor; got {name}={tensor.dtype}. "
+                f"{name} must be a floating-point tensor of 16 bits or more; got "
+                f"{name}={tensor.dtype}. "
                 f"Convert it with .float()."
             )
     raise DTypeError(
@@ -95,6 +101,12 @@ def check_tensor(name: str, value: object) -> Tensor:
     return value
 
 
+def holds_integers(tensor: Tensor) -> bool:
+    """Whether a tensor holds whole numbers, which bools are not."""
+    dtype = tensor.dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
 def check_positions(name: str, positions: Positions, batch: int, length: int) -> int | Tensor:
     """Return given positions as an int or an integer tensor that fits the tokens.
 
@@ -105,10 +117,9 @@ def check_positions(name: str, positions: Positions, batch: int, length: int) ->
         length: How many tokens each has.
     """
     if isinstance(positions, Tensor):
-        dtype = positions.dtype
-        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        if not holds_integers(positions):
             raise PositionError(
-                f"{name} must be integers; got {name}={dtype}. Positions count tokens: "
+                f"{name} must be integers; got {name}={positions.dtype}. Positions count tokens: "
                 f"use torch.arange, or .long(). (bf16 cannot tell 256 from 257.)"
             )
         shape = tuple(positions.shape)

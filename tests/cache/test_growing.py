@@ -124,6 +124,19 @@ def test_copies_live_by_themselves() -> None:
 
 
 @torch.no_grad()
+def test_a_shallow_copy_goes_its_own_way() -> None:
+    layer, cache = mh.MultiHeadAttention(8, 2, dtype=F64), mh.GrowingCache()
+    x = torch.randn(1, 7, 8, dtype=F64)
+    for i in range(4):
+        layer(x[:, i : i + 1], mask=mh.Causal(), cache=cache)
+    other = copy.copy(cache)
+    layer(x[:, 4:5], mask=mh.Causal(), cache=cache)
+    layer(x[:, 6:], mask=mh.Causal(), cache=other)  # was written where the other has its newest
+    out = layer(x[:, 5:6], mask=mh.Causal(), cache=cache)
+    assert_close(out, layer(x[:, :6], mask=mh.Causal())[:, 5:])
+
+
+@torch.no_grad()
 def test_positions_go_on_from_wherever_they_were() -> None:
     layer, cache = mh.MultiHeadAttention(8, 2, rotary=mh.Rotary(4), dtype=F64), mh.GrowingCache()
     x = torch.randn(1, 6, 8, dtype=F64)

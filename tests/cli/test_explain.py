@@ -17,7 +17,7 @@ def test_the_table_says_who_does_the_call(capsys):
 def test_what_rules_a_backend_out_is_told_with_its_cure(capsys):
     assert "faster, for fused: set dropout=0" in explained(capsys, "--dropout", "0.1")
     assert "leave softcap out" in explained(capsys, "--softcap", "30")
-    assert "leave sink_logits out" in explained(capsys, "--sinks")
+    assert "> fused" in explained(capsys, "--sinks")
     assert "detach the bias" in explained(capsys, "--bias", "--grad")
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 import manyheads as mh
+from manyheads.functional import fused
 from manyheads.laws.calls import BIASES, BackendCase, draw, masks
 from manyheads.laws.law import TOLERANCE
 
@@ -165,3 +166,28 @@ def test_tensors_without_numbers_have_shapes(backend: str) -> None:
     mask = mh.Causal() & mh.Padding(torch.ones(2, 5).bool())
     out = mh.attention(q, k, k, mask, backend=backend)
     assert out.is_meta and out.shape == (2, 4, 3, 8)
+
+
+@pytest.mark.parametrize("bias_dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_rounds_no_bias_to_its_own_dtype(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, bias_dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(fused, "_is_slow", lambda call: False)  # as on processors with 16 bits
+    q = torch.randn(1, 2, 5, 8).to(dtype)
+    low = -300.0 if bias_dtype == torch.float16 else -70000.0  # beyond fp16; 300.5 is beyond bf16
+    bias = (low + torch.eye(5) / 2).to(bias_dtype)
+    out, right = (mh.attention(q, q, q, bias=bias, backend=b) for b in ("fused", "reference"))
+    torch.testing.assert_close(out, right, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("hidden", [NAN, INF])
+@pytest.mark.parametrize("mask", [mh.Causal(), mh.Causal() & mh.Window(3)], ids=repr)
+def test_what_a_bias_says_of_hidden_pairs_is_never_read(mask: mh.Mask, hidden: float) -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 8).double()
+    bias = torch.randn(5, 5).double()
+    spoiled = bias.masked_fill(~mask.dense(5)[0, 0], hidden)  # as the log of a negative distance is
+    right = mh.attention(q, k, v, mask, bias=bias, backend="reference")
+    for backend in ("fused", "reference"):
+        out = mh.attention(q, k, v, mask, bias=spoiled, backend=backend)
+        torch.testing.assert_close(out, right, rtol=0, atol=1e-10)

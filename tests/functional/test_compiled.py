@@ -152,3 +152,17 @@ def test_an_exported_program_serves_every_length(mask: mh.Mask | None) -> None:
     for size in (2, 9, 33):
         q, there = torch.randn(2, 2, size, 8), torch.rand(2, size) > 0.3
         torch.testing.assert_close(program(q, there), model(q, there))
+
+
+def test_masks_made_inside_compiled_code_take_sizes_that_change() -> None:
+    q = torch.randn(1, 2, 6, 8)
+
+    def call(q: torch.Tensor, size: int) -> torch.Tensor:
+        mask = mh.Causal() & (mh.Window(size) | mh.Prefix(size)) | mh.Window(size - 1)
+        return mh.attention(q, q, q, mask)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for size in (3, 4, 5):
+        with pytest.warns(mh.errors.MaskWarning):
+            right = call(q, size)
+        torch.testing.assert_close(compiled(q, size), right)

@@ -111,7 +111,7 @@ def test_a_mask_that_lies_is_found_out(mask: Mask, law: str) -> None:
 
 
 def test_a_broken_algebra_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.masks.base.Or.allows", mh.masks.base.And.allows)
+    monkeypatch.setattr("manyheads.masks.algebra.Or.allows", mh.masks.algebra.And.allows)
     with pytest.raises(LawBroken, match="joins_as_logic_does"):
         hold((joins_as_logic_does,), MaskCase(Near(), 7, 9, 2, 2, seed=0, rounds=4))
 

@@ -1,6 +1,7 @@
 """The algebra of masks, for expressions that nobody thought of."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import hypothesis.strategies as st
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 import manyheads as mh
 from manyheads.errors import MaskWarning
 from manyheads.masks import Mask, bind
+from manyheads.masks.facts import Side
 
 pytestmark = pytest.mark.filterwarnings("ignore::manyheads.errors.MaskWarning")
 
@@ -141,3 +143,23 @@ def test_an_or_that_reopens_the_future_warns() -> None:
 )
 def test_an_or_that_is_meant_does_not_warn(make: object) -> None:
     make()  # type: ignore[operator]
+
+
+@dataclass(frozen=True, eq=False)
+class EvenHeads(mh.Mask):
+    """Says nothing of positions, so its answer has the heads' axis alone: (heads, 1, 1)."""
+
+    def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        return head % 2 == 0
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+def test_a_mask_may_answer_in_fewer_dimensions(backend: str) -> None:
+    q, even = torch.randn(2, 4, 5, 8), (torch.arange(4) % 2 == 0)[:, None, None]
+    right = mh.attention(q, q, q, backend=backend) * even
+    for mask in (EvenHeads(), EvenHeads() & mh.Global((0, 1, 2, 3, 4))):
+        torch.testing.assert_close(mh.attention(q, q, q, mask, backend=backend), right)
+    # Each member is asked about one head, its own.
+    split = mh.PerHead((EvenHeads(), ~EvenHeads(), mh.Causal(), EvenHeads()))
+    seen = split.dense(5, num_heads=4).sum(dim=(0, 2, 3))
+    assert seen.tolist() == [25, 25, 15, 0]

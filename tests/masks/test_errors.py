@@ -30,6 +30,16 @@ MISTAKES: list[tuple[Callable[[], object], type[ManyheadsError], str]] = [
     (lambda: mh.Padding(ONES(3, dtype=BOOL)), MaskError, r"\(batch, kv_len\); got shape \(3,\)"),
     (lambda: mh.Padding([True]), DTypeError, "torch.Tensor; got keep=list"),  # type: ignore[arg-type]
     (lambda: mh.Padding(lengths=ONES(2)), MaskError, "lengths must be int .*torch.float32"),
+    (
+        lambda: mh.Padding(lengths="ab"),
+        MaskError,
+        r"lengths must be int \(batch,\); got lengths='ab'",
+    ),
+    (lambda: mh.Padding(lengths=ONES(2).cfloat()), MaskError, "torch.complex64"),
+    (lambda: mh.Documents(ONES(2, 3).cfloat()), MaskError, "got ids=torch.complex64"),
+    (lambda: mh.Prefix(ONES(2).cfloat()), MaskError, "got torch.complex64"),
+    (lambda: mh.Global(ONES(1, 3).bool(), [True]), DTypeError, "got query_tags=list"),
+    (lambda: mh.Global(0, ONES(1, 3).bool()), MaskError, "with a tensor of.*got positions=0"),
     (lambda: mh.Padding(lengths=torch.tensor([-1])), MaskError, r"0 or more; got lengths=\[-1\]"),
     (lambda: dense(mh.Padding(lengths=torch.tensor([9]))), MaskError, "at most kv_len=3"),
     (

@@ -2,7 +2,20 @@ import pytest
 import torch
 
 from manyheads.errors import ManyheadsError, MaskError, OptionError
-from manyheads.masks import Causal, Documents, Global, Padding, PerHead, Prefix, Window
+from manyheads.masks import (
+    MASKS,
+    Causal,
+    Dilated,
+    Documents,
+    Dyadic,
+    Global,
+    Neighbourhood,
+    Padding,
+    PerHead,
+    Prefix,
+    RandomBlocks,
+    Window,
+)
 from manyheads.masks.parse import parse_mask
 
 
@@ -17,12 +30,23 @@ from manyheads.masks.parse import parse_mask
         ("Causal() | Prefix(4)", Causal() | Prefix(4)),
         ("~(Prefix(1) | Prefix(length=2))", ~(Prefix(1) | Prefix(2))),
         ("PerHead((Causal(), Causal() & Window(2)))", PerHead((Causal(), Causal() & Window(2)))),
+        ("Causal() & Dilated(3, step=2)", Causal() & Dilated(3, step=2)),
+        ("Dyadic('halves')", Dyadic("halves")),
+        ("Neighbourhood(8, radius=2)", Neighbourhood(8, radius=2)),
+        ("RandomBlocks(3, block=64, length=4096)", RandomBlocks(3, block=64, length=4096)),
     ],
 )
 def test_a_mask_is_read_as_python_writes_it(text, mask):
     parsed = parse_mask(text)
     assert parsed == mask
     assert repr(parsed) == repr(mask)
+
+
+def test_every_mask_of_the_family_but_those_of_code_and_tensors_can_be_written():
+    with pytest.raises(MaskError) as refused:
+        parse_mask("Nothing()")
+    for name in MASKS.keys() - {"Rule", "Dense"}:
+        assert name in str(refused.value)
 
 
 def test_numbers_become_tensors_where_a_mask_takes_one():
@@ -56,6 +80,10 @@ def test_numbers_become_tensors_where_a_mask_takes_one():
         "Window((x := 3))",
         "Rule(print, 'print')",
         "Dense(1)",
+        "Dyadic('thirds')",
+        "Prefix('4')",
+        "Padding('110')",
+        "Documents('001')",
         "Causall()",
         "Causal",
         "",
@@ -87,7 +115,7 @@ def test_whatever_else_a_text_says_is_refused_and_never_run(text, tmp_path, monk
         ("Causal() &", r"as written in Python; got .Causal\(\) &. \(invalid syntax\). Write, for"),
         ("Causal", r"A mask must be called; got 'Causal' in 'Causal'. Write Causal\(\)"),
         ("Windw(3)", r"must join Causal, Window, .* got 'Windw\(3\)' in"),
-        ("Window('3')", "must be a whole number, None, a tuple, or a mask; got"),
+        ("Window(2.5)", "must be a whole number, a word, None, a tuple, or a mask; got"),
         (
             "Window(width=3)",
             r"arguments of its constructor; got 'Window\(width=3\)': Window got an",

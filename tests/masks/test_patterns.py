@@ -107,3 +107,9 @@ def test_random_blocks_spread_over_all_keys():
 def test_a_pattern_out_of_range_says_what_is_wrong(make, message):
     with pytest.raises(OptionError, match=message.replace("(", r"\(")):
         make()
+
+
+def test_a_seed_of_64_bits_will_do() -> None:
+    seed = torch.iinfo(torch.int64).max
+    masks = [mh.RandomBlocks(2, block=2, length=32, seed=s).dense(32) for s in (seed, seed - 1)]
+    assert not torch.equal(*masks)

@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -97,3 +99,36 @@ def test_a_mask_settled_once_serves_many_calls_and_refuses_others() -> None:
         mh.attention(q[:, :, :3], q, q, bound)
     with pytest.raises(mh.masks.base.MaskError, match="must come alone; got positions beside it"):
         mh.attention(q, q, q, bound, q_pos=0, kv_pos=0)
+
+
+def test_threads_may_settle_masks_at_once() -> None:
+    def settle_many(first: int) -> None:
+        for size in range(first, first + 1000):  # many more than are kept
+            bind(mh.Window(size % 97 + 1), 1, 3, 3)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(settle_many, range(3))) == [None, None, None]
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_function_of_the_user_is_asked_in_every_call() -> None:
+    step = {"of": 2}
+    rule = mh.Causal() & mh.Rule(lambda head, q, kv: (q - kv) % step["of"] == 0, "steps")
+    q = torch.randn(1, 1, 4, 8)
+    for step["of"] in (2, 3):
+        right = mh.attention(q, q, q, rule.dense(4).clone(), backend="reference")
+        torch.testing.assert_close(mh.attention(q, q, q, rule), right)
+
+
+def test_a_function_may_be_an_object_without_a_hash() -> None:
+    class Every(dict[str, int]):
+        def __call__(self, head: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+            return (q - kv) % self["step"] == 0
+
+    q, rule = torch.randn(1, 1, 4, 8), mh.Rule(Every(step=2), "every second")
+    right = mh.attention(q, q, q, (torch.arange(4) - torch.arange(4)[:, None]) % 2 == 0)
+    torch.testing.assert_close(mh.attention(q, q, q, rule), right)

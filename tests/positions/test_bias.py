@@ -6,7 +6,7 @@ from torch import Tensor
 
 import manyheads as mh
 from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
-from manyheads.functional import BACKENDS
+from manyheads.functional import BACKENDS, fused
 from manyheads.laws.law import TOLERANCE
 from manyheads.positions import alibi_slopes, distances
 
@@ -366,3 +366,36 @@ def test_a_bias_that_does_not_fit_the_call_is_refused() -> None:
 def test_distances_are_counted_in_integers() -> None:
     q, k = torch.zeros(1, 1, 2, 4, dtype=torch.bfloat16), torch.zeros(1, 1, 3, 4)
     assert distances(257, 255, q, k).tolist() == [[[[2, 1, 0], [3, 2, 1]]]]
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+@pytest.mark.parametrize("kind", ["transformer xl", "shaw"])
+def test_a_bias_that_reads_queries_reads_them_whatever_the_scale(kind: str, scale: float) -> None:
+    q, k = torch.randn(2, 4, 5, 8).double(), torch.randn(2, 4, 5, 8).double()
+    with torch.no_grad():
+        fused, right = (
+            mh.attention(q, k, k, mh.Causal(), bias=make(kind).double(), scale=scale, backend=b)
+            for b in ("fused", "reference")
+        )
+    torch.testing.assert_close(fused, right, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_no_queries_or_no_keys_are_no_mistake(sizes: tuple[int, int], kind: str) -> None:
+    q, k = (torch.randn(2, 4, length, 8) for length in sizes)
+    assert mh.attention(q, k, k, mh.Causal(), bias=make(kind)).eq(0).all()
+
+
+def test_far_below_zero_there_is_still_no_token_in_half_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused, "_is_slow", lambda call: False)  # as on processors with 16 bits
+    q = torch.randn(2, 4, 5, 16).half()
+    out = []
+    for nowhere in (-1, -(10**9)):
+        places = torch.where(RAGGED < 0, nowhere, RAGGED)
+        options = {"q_pos": places, "kv_pos": places, "bias": mh.ALiBi(4)}
+        out.append(mh.attention(q, q, q, mh.Causal(), **options))
+    assert torch.equal(*out)

@@ -1,5 +1,7 @@
 """A cache that grows with the text."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -73,6 +75,11 @@ class GrowingCache(Cache):
         self._k = self._k[:, :, : self.length].index_select(0, index)
         self._v = self._v[:, :, : self.length].index_select(0, index)
         self._tokens = self._tokens.rows(index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the spare room, into which a copy and its original would both write.
+        k, v = (x if x is None else x[:, :, : self.length] for x in (self._k, self._v))
+        return {**super().__getstate__(), "_k": k, "_v": v}
 
     def memory_bytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in (self._k, self._v) if x is not None)

@@ -16,7 +16,16 @@ from manyheads.lens import draw_heads
 from manyheads.lens.labels import pair
 from manyheads.shapes import check_count
 from manyheads.tasks import Dates, Example
-from manyheads.training import HeadMass, Recipe, Trained, alignment_mass, exact_match, train
+from manyheads.training import (
+    HeadMass,
+    Recipe,
+    Trained,
+    alignment_mass,
+    exact_match,
+    quickest_threads,
+    small_config,
+    train,
+)
 
 # What the demo promises; it says so and fails if it does not keep it.
 LEAST_RIGHT, LEAST_MASS = 0.995, 0.85
@@ -29,28 +38,34 @@ def demo(*, out: Path = Path("demo"), threads: int | None = None, quiet: bool = 
 
     Args:
         out: The folder for the model, its logs and heads.png; an earlier demo is replaced.
-        threads: How many threads torch uses in an operation.
+        threads: How many threads torch uses in an operation; by default the faster of one and
+            torch's own number, which is measured first.
         quiet: Without the progress bar.
     """
-    if threads is not None:
-        torch.set_num_threads(check_count("--threads", threads))
     started = time.perf_counter()
     task = Dates()
+    if threads is None:
+        threads = quickest_threads(task, small_config(task))
+    torch.set_num_threads(check_count("--threads", threads))
     say(f"Dates in {len(task.locales)} languages -> ISO 8601, held out by calendar date.")
     trained = train(task, Recipe(), out=out, progress="none" if quiet else "bar")
     test = task.split("test")
     right = exact_match(trained, test)
-    say(f"\n{right:.2%} of {len(test)} unseen dates are exactly right. Ten of them:\n")
+    dates = len({example.unit for example in test})
+    say(
+        f"\n{right:.2%} of {len(test)} texts of {dates} unseen dates are exactly right. "
+        f"{SHOWN} of them:\n"
+    )
     say(_translations(trained, _one_of_each(test)))
 
     masses = alignment_mass(trained, test[:MEASURED])
-    best = {field: masses[field][0] for field in dict.fromkeys(test[0].fields) if field}
+    best = best_heads({field: masses[field] for field in dict.fromkeys(test[0].fields) if field})
     say(f"\nThe heads that read each field, and their weight on its characters ({MEASURED} dates):")
     for field, head in best.items():
         say(f"  {field:6}{head}")
     picture = out / "heads.png"
     draw_named_heads(trained, best, next(e for e in test if e.kind.startswith(PICTURED)), picture)
-    say(f"\nEvery head is drawn in {picture}, the three above with what they should read outlined.")
+    say(f"\nEvery head is drawn in {picture}, those above with what they should read outlined.")
     say(_speed(trained, [example.source for example in test[:MEASURED]]))
     say(f"All of it took {time.perf_counter() - started:.0f} s.")
 
@@ -80,6 +95,20 @@ def _translations(trained: Trained, examples: Sequence[Example]) -> Table:
         verdict = "right" if answer == example.target else f"wrong: {example.target}"
         table.add_row(example.kind, Text(example.source), answer, verdict)
     return table
+
+
+def best_heads(masses: dict[str, list[HeadMass]]) -> dict[str, HeadMass]:
+    """Give each field the head that reads it best; of heads that read alike, one of its own.
+
+    Args:
+        masses: By field, all heads, the best first. Those alike are those that print alike.
+    """
+    best: dict[str, HeadMass] = {}
+    for field, heads in masses.items():
+        taken = {head[:2] for head in best.values()}
+        alike = [head for head in heads if f"{head.mass:.2f}" == f"{heads[0].mass:.2f}"]
+        best[field] = next((head for head in alike if head[:2] not in taken), heads[0])
+    return best
 
 
 def draw_named_heads(

@@ -26,6 +26,8 @@ class PlacedBias(NamedTuple):
 
     def write(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """The bias of each pair, of four dimensions, in fp32 at least."""
+        if not (q.shape[2] and k.shape[2]):
+            return q.new_zeros(1, 1, q.shape[2], k.shape[2])  # there is no pair to ask about
         with full_precision(q.device):
             bias = self.rule(q, k, self.q_pos, self.kv_pos, scale=scale)
         return check_bias(bias, q, k)

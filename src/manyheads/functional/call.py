@@ -154,7 +154,7 @@ def prepare(
         _check_sink_logits(sink_logits, q)
     if softcap is not None:
         _check_positive("softcap", softcap)
-    if dropout:
+    if dropout != 0.0:
         check_probability("dropout", dropout)
     scale = q.shape[3] ** -0.5 if scale is None else _finite("scale", scale)
     return Call(q, k, v, bound, added, scale, softcap, sink_logits, dropout, need)
@@ -196,6 +196,11 @@ def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
         raise ShapeError(
             f"sink_logits must be a tensor ({num_heads},), one logit a query head; got "
             f"{got}. Expand one for all with .expand({num_heads})."
+        )
+    if not sink_logits.dtype.is_floating_point:
+        raise DTypeError(
+            f"sink_logits must be a floating-point tensor; got sink_logits={sink_logits.dtype}. "
+            f"Convert it with .float()."
         )
     if sink_logits.device != q.device:
         raise DeviceError(

@@ -14,7 +14,7 @@ from manyheads.errors import OptionError, ShapeError
 from manyheads.functional.comparison import Comparison, Cost, wins_from
 from manyheads.functional.cost import peak_bytes, seconds_of
 from manyheads.masks import Mask
-from manyheads.masks.base import And, Everyone, both
+from manyheads.masks.algebra import And, Everyone, both
 from manyheads.shapes import check_count
 
 Function = Callable[[Tensor, Tensor, Tensor, Mask | None], Tensor]

@@ -11,6 +11,8 @@ from manyheads.functional.cpu_kernel import attend_with_lse
 from manyheads.functional.fold import without_object
 from manyheads.functional.precision import full_precision
 
+_HALVES = (torch.bfloat16, torch.float16)
+
 
 def _refusals(call: Call) -> Iterator[Refusal]:
     if call.need == "weights":
@@ -27,7 +29,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("its log-sum-exp knows no torch.func transform", "call it outside of them")
     if _needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
         yield Refusal("its log-sum-exp has no gradient in compiled code", "compile without it")
-    if 0 in call.q.shape or 0 in call.k.shape or 0 in call.v.shape:
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
         yield Refusal("the kernel needs at least one of everything", "give it some tokens")
 
 
@@ -38,8 +40,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
     """
     mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
     # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
-    if bias is not None and (bias.dtype != torch.float32 or call.q.dtype == torch.float64):
-        bias = bias.to(call.q.dtype)
+    if bias is not None and bias.dtype != call.q.dtype:
+        bias = bias.to(torch.promote_types(call.q.dtype, torch.float32))
     if mask is None:
         return bias, False
     if bias is None and mask.is_causal:
@@ -51,6 +53,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
         return mask.additive(heads, call.q.dtype, past_only=causal), causal
     if not (causal and mask.is_causal):
         bias = bias.masked_fill(~mask.dense(heads, past_only=causal), -torch.inf)
+    if causal and bias.shape[2] > 1:
+        bias = bias.tril()  # the kernel adds it to the -inf of the future, which a NaN would spoil
     return bias, causal
 
 
@@ -72,13 +76,16 @@ def _is_mapped() -> bool:
 
 def _run(call: Call) -> Result:
     dtype = call.q.dtype
+    if call.bias is None and call.scale > 0 and dtype not in _HALVES:
+        # The common call, where microseconds count.
+        return _attend(call, None)
     if _is_slow(call):
         call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
+    call, lacking = without_object(call)  # first, for a bias may read q and the scale
     if call.scale <= 0:
         # The kernel hides the future by -inf before it scales, which would make inf or NaN of it.
         sign = -1.0 if call.scale < 0 else 0.0
         call = call._replace(q=call.q * sign, scale=abs(call.scale) or 1.0)
-    call, lacking = without_object(call)
     bias = call.written_bias()
     if call.q.dtype == dtype and (bias is None or bias.dtype == dtype):
         return _attend(call, lacking)
@@ -118,7 +125,7 @@ def _is_slow(call: Call) -> bool:
     # A processor without 16-bit arithmetic: measured, the kernel's backward takes 4 to 6 times
     # as long in bf16 as in fp32 and its forward as long, in fp16 all of it longer. Without
     # gradients too, so that evaluation equals training to the bit.
-    halves = call.q.device.type == "cpu" and call.q.dtype in (torch.bfloat16, torch.float16)
+    halves = call.q.dtype in _HALVES and call.q.device.type == "cpu"
     if not halves or torch.compiler.is_compiling():
         return False
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
@@ -127,11 +134,11 @@ def _is_slow(call: Call) -> bool:
 def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # Widths that differ, or a last axis with gaps, would send torch to its quadratic path; zeros
     # added to q and k leave scores as they are, and zeros added to v are cut off again.
-    if q.shape[3] < v.shape[3]:
-        missing = v.shape[3] - q.shape[3]
+    missing = v.shape[3] - q.shape[3]
+    if missing > 0:
         q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
-    elif v.shape[3] < q.shape[3]:
-        v = F.pad(v, (0, q.shape[3] - v.shape[3]))
+    elif missing < 0:
+        v = F.pad(v, (0, -missing))
     if q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
         return q, k, v
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))

@@ -215,7 +215,7 @@ def _bias(one: Round, others: list[Round], absent: Tensor, causal: bool, itself:
     return bias.masked_fill_(hidden, -torch.inf)
 
 
-def _and_before(x: Tensor, fill: float = 0.0) -> Tensor:
+def _and_before(x: Tensor, fill: int | float = 0.0) -> Tensor:
     """Each chunk behind the one before it, (batch, heads, chunks, 2 * chunk, ...)."""
     nothing = torch.full_like(x[:, :, :1], fill)
     return torch.cat((torch.cat((nothing, x[:, :, :-1]), dim=2), x), dim=3)

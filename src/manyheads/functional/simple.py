@@ -8,7 +8,7 @@ from torch import Tensor
 from manyheads.errors import MaskError
 from manyheads.functional.call import prepare
 from manyheads.masks import Bound, Causal, Mask, Padding
-from manyheads.masks.base import And
+from manyheads.masks.algebra import And
 
 
 class Simple(NamedTuple):

@@ -11,7 +11,7 @@ from manyheads.functional import attention
 from manyheads.laws.law import Suite, require, require_close
 from manyheads.laws.text import Text
 from manyheads.masks import Padding, Tokens, settle
-from manyheads.masks.base import Everyone
+from manyheads.masks.algebra import Everyone
 
 KEEP = torch.tensor([[True, True, False, True], [True] * 4, [False] * 4])
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from manyheads.cache import Cache
+from manyheads.cache import Cache, Cached, CrossCache
 from manyheads.errors import CacheError, DeviceError, DTypeError, OptionError, ShapeError
 from manyheads.positions import Rotary
 from manyheads.shapes import check_count, head_counts
@@ -102,3 +102,25 @@ def check_cache(cache: object) -> None:
             f"cache must be one of manyheads.cache; got cache={type(cache).__name__}. Take "
             f"GrowingCache() for a text, CrossCache() for a context."
         )
+
+
+def held_context(cache: Cache | None, x: Tensor, context: Tensor | None) -> Cached | None:
+    """What a cache holds of a context; None if the context must still be projected."""
+    if cache is None:
+        return None
+    if not isinstance(cache, CrossCache):
+        raise CacheError(
+            f"attention to a context must have a CrossCache; got {type(cache).__name__}. A "
+            f"growing cache holds a text that attends to itself."
+        )
+    if cache.wants_keys and context is not None:
+        return None
+    held = cache.read()
+    size = (x.shape[0], held.tokens.length if context is None else context.shape[1])
+    if size != (held.k.shape[0], held.tokens.length):
+        raise CacheError(
+            f"cache must hold this context, of (batch, length) = {size}; got one of "
+            f"{(held.k.shape[0], held.tokens.length)}. Take a new CrossCache for another context, "
+            f"or reorder this one."
+        )
+    return held

@@ -7,10 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.cache import Cache, Cached, CrossCache
+from manyheads.cache import Cache, CrossCache
 from manyheads.errors import (
-    CacheError,
-    OptionError,
     PositionError,
     ShapeError,
 )
@@ -22,17 +20,19 @@ from manyheads.layers.checks import (
     checked_head_dim,
     checked_kv_heads,
     checked_rotary,
+    held_context,
 )
 from manyheads.layers.initialise import Init, initialise
-from manyheads.layers.norm import LayerNorm, RMSNorm
+from manyheads.layers.norm import LayerNorm, RMSNorm, make_norm
 from manyheads.layers.projections import (
     PackedLinear,
     Projections,
     check_projections,
     convert_state,
 )
-from manyheads.layers.stream import settle_cross, settle_self
-from manyheads.masks import Bound, Mask, Tokens
+from manyheads.layers.stream import masked_like, settle_cross, settle_self
+from manyheads.layers.turning import places_among, reach_of, turned
+from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias, Rotary
 from manyheads.shapes import Positions, check_count, check_probability
 
@@ -122,8 +122,8 @@ class MultiHeadAttention(nn.Module):
             self.k_proj = nn.Linear(self.d_context, kv_width, bias=bias, **place)
             self.v_proj = nn.Linear(self.d_value, kv_width, bias=bias, **place)
         self.out_proj = nn.Linear(self._widths[0], d_model, bias=bias, **place)
-        self.q_norm = _norm(qk_norm, self.head_dim, **place)
-        self.k_norm = _norm(qk_norm, self.head_dim, **place)
+        self.q_norm = make_norm(qk_norm, self.head_dim, **place)
+        self.k_norm = make_norm(qk_norm, self.head_dim, **place)
         self.rotary = checked_rotary(rotary, self.head_dim)
         factor = 1.0 if rotary is None else rotary.score_factor
         self._scale = None if factor == 1.0 else factor * self.head_dim**-0.5
@@ -276,7 +276,7 @@ class MultiHeadAttention(nn.Module):
             bound = None if bound is None else bound.with_keys(tokens)
         if rotary is not None and rotary.depends_on_length:
             # Keys are cached unturned, for their turn changes as the text grows.
-            q, k = _turned(rotary, q, k, None if bound is None else bound.q, tokens)
+            q, k = turned(rotary, q, k, None if bound is None else bound.q, tokens)
         return q, k, v, bound
 
     def _cross(
@@ -290,7 +290,7 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None,
         bias: Tensor | Bias | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
-        held = _held_context(cache, x, context)
+        held = held_context(cache, x, context)
         if held is not None:
             context = None
         x, context, bound = settle_cross(
@@ -309,21 +309,21 @@ class MultiHeadAttention(nn.Module):
             assert context is not None
             k, v = self._context_heads(context, value, bound)
             if self.rotary is not None:
-                reach = _reach(self.rotary, k, None if bound is None else bound.kv)
+                reach = reach_of(self.rotary, k, None if bound is None else bound.kv)
                 k = self.rotary(k, context_positions, length=reach)
             if cache is not None:
                 cache.append(k, v, None if bound is None else bound.kv)
         if self.rotary is not None:
             kv = held.tokens if held is not None else None if bound is None else bound.kv
-            places = _among(kv, positions, q.shape[2], k.shape[2])
-            q = self.rotary(q, places, length=_reach(self.rotary, k, kv))
+            places = places_among(kv, positions, q.shape[2], k.shape[2])
+            q = self.rotary(q, places, length=reach_of(self.rotary, k, kv))
         return q, k, v, bound
 
     def _context_heads(
         self, context: Tensor, value: Tensor | None, bound: Bound | None
     ) -> tuple[Tensor, Tensor]:
         if value is not None:
-            k, v = self._project(context, 1), self._project(_masked_like(value, bound), 2)
+            k, v = self._project(context, 1), self._project(masked_like(value, bound), 2)
         elif self.projections == "packed":
             k, v = self.qkv_proj.project(context, 1, 3)
         else:
@@ -362,81 +362,6 @@ class MultiHeadAttention(nn.Module):
             f"d_model={self.d_model}, num_heads={self.num_heads}, "
             f"num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
         )
-
-
-def _held_context(cache: Cache | None, x: Tensor, context: Tensor | None) -> Cached | None:
-    if cache is None:
-        return None
-    if not isinstance(cache, CrossCache):
-        raise CacheError(
-            f"attention to a context must have a CrossCache; got {type(cache).__name__}. A "
-            f"growing cache holds a text that attends to itself."
-        )
-    if cache.wants_keys and context is not None:
-        return None
-    held = cache.read()
-    size = (x.shape[0], held.tokens.length if context is None else context.shape[1])
-    if size != (held.k.shape[0], held.tokens.length):
-        raise CacheError(
-            f"cache must hold this context, of (batch, length) = {size}; got one of "
-            f"{(held.k.shape[0], held.tokens.length)}. Take a new CrossCache for another context, "
-            f"or reorder this one."
-        )
-    return held
-
-
-def _reach(rotary: Rotary, k: Tensor, kv: Tokens | None) -> int | Tensor | None:
-    """The tokens up to the last key, if the rotary asks."""
-    if not rotary.depends_on_length:
-        return None
-    return k.shape[2] if kv is None else kv.next_position()
-
-
-def _turned(
-    rotary: Rotary, q: Tensor, k: Tensor, q_tokens: Tokens | None, kv: Tokens | None
-) -> tuple[Tensor, Tensor]:
-    """Queries and all keys up to now, turned for a text that reaches to the last key."""
-    reach = _reach(rotary, k, kv)
-    places = 0 if q_tokens is None else q_tokens.position
-    q = rotary(q, places, length=reach)
-    return q, rotary(k, 0 if kv is None else kv.position, length=reach)
-
-
-def _among(kv: Tokens | None, positions: Positions, q_len: int, kv_len: int) -> Positions:
-    first = 0 if kv is None else kv.position
-    if positions is not None:
-        return positions
-    if isinstance(first, Tensor) or q_len != kv_len:
-        raise PositionError(
-            f"positions must be given where rotary meets a context of another length or of its own "
-            f"positions; got none, q_len={q_len}, kv_len={kv_len}. Write positions=0 if x begins "
-            f"with the context, positions={kv_len - q_len} if they end together."
-        )
-    return first
-
-
-def _masked_like(value: Tensor, bound: Bound | None) -> Tensor:
-    if bound is None or bound.kv.absent is None:
-        return value
-    return torch.where(bound.kv.absent[:, :, None], 0.0, value)
-
-
-def _norm(
-    kind: str | None,
-    head_dim: int,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
-) -> nn.Module:
-    if kind is None:
-        return nn.Identity()
-    if kind == "rms":
-        return RMSNorm(head_dim, eps=1e-6, device=device, dtype=dtype)
-    if kind == "layer":
-        return LayerNorm(head_dim, device=device, dtype=dtype)
-    raise OptionError(
-        f"qk_norm must be None, 'rms' or 'layer'; got qk_norm={kind!r}. Leave it out for scores "
-        f"of plain queries and keys."
-    )
 
 
 def _convert(module: MultiHeadAttention, state: dict[str, Any], prefix: str, *_: object) -> None:

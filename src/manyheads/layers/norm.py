@@ -1,6 +1,9 @@
 """Norms of queries and keys, which are neither moved to another dtype nor slowed by autocast."""
 
+import torch
 from torch import Tensor, nn
+
+from manyheads.errors import OptionError
 
 
 class RMSNorm(nn.RMSNorm):
@@ -18,3 +21,22 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).to(x.dtype)
+
+
+def make_norm(
+    kind: str | None,
+    head_dim: int,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> nn.Module:
+    """The norm of each head's queries or keys that ``qk_norm`` names."""
+    if kind is None:
+        return nn.Identity()
+    if kind == "rms":
+        return RMSNorm(head_dim, eps=1e-6, device=device, dtype=dtype)
+    if kind == "layer":
+        return LayerNorm(head_dim, device=device, dtype=dtype)
+    raise OptionError(
+        f"qk_norm must be None, 'rms' or 'layer'; got qk_norm={kind!r}. Leave it out for scores "
+        f"of plain queries and keys."
+    )

@@ -6,7 +6,7 @@ from torch import Tensor
 from manyheads.cache import Cache
 from manyheads.errors import PositionError
 from manyheads.masks import Bound, Mask, Tokens, as_mask, settle
-from manyheads.masks.base import Everyone
+from manyheads.masks.algebra import Everyone
 from manyheads.masks.bound import last_of
 from manyheads.shapes import Positions
 
@@ -117,3 +117,10 @@ def _without_absent(x: Tensor, tokens: Tokens) -> Tensor:
         return x
     # One pass, where masked_fill copies first: half the time, a third with the backward.
     return torch.where(tokens.absent[:, :, None], 0.0, x)
+
+
+def masked_like(value: Tensor, bound: Bound | None) -> Tensor:
+    """A value stream without what its absent tokens hold."""
+    if bound is None or bound.kv.absent is None:
+        return value
+    return torch.where(bound.kv.absent[:, :, None], 0.0, value)

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import And, Everyone, Mask, as_mask, both
+from manyheads.masks.algebra import And, Everyone, both
+from manyheads.masks.base import Mask, as_mask, four_dims
 from manyheads.masks.causal import Causal
 from manyheads.masks.facts import Facts, Tokens
+from manyheads.masks.rule import Rule
 from manyheads.shapes import Positions
 
 
@@ -53,13 +55,10 @@ class Bound:
     def is_below_diagonal(self) -> bool:
         """Whether the i-th query surely sees none but the first i keys, and of them perhaps all."""
         q, kv = self.q, self.kv
-        return (
-            self.rule.hides_future()
-            and q.length == kv.length
-            and q.is_run
-            and kv.is_run
-            and bool(q.position == kv.position)
-        )
+        # A compiler's symbols become answers where code branches on them: lengths come last.
+        if not (self.rule.hides_future() and q.is_run and kv.is_run):
+            return False
+        return True if q.length == kv.length and q.position == kv.position else False  # noqa: SIM210
 
     def dense(self, num_heads: int = 1, *, past_only: bool = False) -> Tensor:
         """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).
@@ -109,7 +108,7 @@ class Bound:
         if type(rule) is Everyone and seen is not None:
             return seen
         head = torch.arange(num_heads, device=self.kv.device).view(-1, 1, 1)
-        allowed = rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs))
+        allowed = four_dims(rule.allows(head, self.q.side(-2), self.kv.side(-1, self.pairs)))
         return allowed if seen is None else allowed & seen
 
     def check_fits(self, batch: int, q_len: int, kv_len: int, *positions: Positions) -> None:
@@ -179,17 +178,22 @@ def bind(
         return settle(rule, batch, q, kv, related=q_len == kv_len)
     key = (rule, q_len, kv_len, device)
     keeps = not torch.compiler.is_compiling()
-    if keeps and key in _RULES:
-        return _RULES[key]
+    if keeps and (known := _RULES.get(key)) is not None:
+        return known  # asked for once, since another thread may clear them in between
     kv = Tokens(kv_len, 0, device=device)
     bound = settle(rule, batch, last_of(kv, rule, batch, q_len), kv, related=True)
-    if keeps and bound.q.is_run and not rule.tensors():
+    if keeps and bound.q.is_run and not rule.tensors() and not _asks_others(rule):
         # Only rules are keys: a mask with tensors equals itself alone, and is never met again. And
         # no tensor is kept: made as a fake or under inference_mode, it would not outlive its call.
         if len(_RULES) >= _RULES_KEPT:
             _RULES.clear()
         _RULES[key] = bound = Bound(bound.rule, bound.q, bound.kv, keeps_below=_DENSE_KEPT)
     return bound
+
+
+def _asks_others(rule: Mask) -> bool:
+    # A user's function may read what changes from call to call.
+    return any(isinstance(part, Rule) for part in rule.parts())
 
 
 def last_of(kv: Tokens, rule: Mask, batch: int, q_len: int) -> Tokens:

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
 from manyheads.masks.base import Mask
 from manyheads.masks.facts import Facts, Side
-from manyheads.shapes import check_tensor
+from manyheads.shapes import check_tensor, holds_integers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +43,7 @@ class Documents(Mask):
         for name, ids in (("ids", self.ids), ("query_ids", self.query_ids)):
             if ids is None:
                 continue
-            if check_tensor(name, ids).dtype.is_floating_point or ids.dtype == torch.bool:
+            if not holds_integers(check_tensor(name, ids)):
                 raise MaskError(
                     f"{name} must be integers; got {name}={ids.dtype}. Number the documents: "
                     f"tokens with equal numbers see each other."

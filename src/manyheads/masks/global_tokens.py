@@ -8,7 +8,7 @@ from torch import Tensor
 from manyheads.errors import MaskError
 from manyheads.masks.base import Mask
 from manyheads.masks.facts import Facts, Side
-from manyheads.shapes import check_count
+from manyheads.shapes import check_count, check_tensor
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -51,13 +51,20 @@ class Global(Mask):
     ) -> None:
         tags = positions if isinstance(positions, Tensor) else None
         for name, tensor in (("positions", tags), ("query_tags", query_tags)):
-            if tensor is not None and (tensor.dtype != torch.bool or tensor.ndim != 2):
+            if tensor is None:
+                continue
+            if check_tensor(name, tensor).dtype != torch.bool or tensor.ndim != 2:
                 raise MaskError(
                     f"{name} must be ints, or bool (batch, length) with True for global tokens; "
                     f"got {tensor.dtype} of shape {tuple(tensor.shape)}. For positions write "
                     f"Global((0, 5))."
                 )
         if tags is None:
+            if query_tags is not None:
+                raise MaskError(
+                    f"query_tags must go with a tensor of positions; got positions={positions!r}. "
+                    f"Positions tell of the queries too: leave query_tags out."
+                )
             several = positions if isinstance(positions, tuple | list) else (positions,)
             places = {check_count("positions", place, least=0) for place in several}
         object.__setattr__(self, "positions", () if tags is not None else tuple(sorted(places)))

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import Everyone, Mask
+from manyheads.masks.algebra import Everyone
+from manyheads.masks.base import Mask
 from manyheads.masks.facts import Facts, Side
-from manyheads.shapes import check_tensor, values_are_cheap
+from manyheads.shapes import check_tensor, holds_integers, values_are_cheap
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -54,7 +56,7 @@ class Padding(Mask):
         if keep is not None:
             _check_keep(check_tensor("keep", keep))
         else:
-            lengths = _checked_lengths(torch.as_tensor(lengths))
+            lengths = _checked_lengths(lengths)
         object.__setattr__(self, "keep", keep)
         object.__setattr__(self, "lengths", lengths)
 
@@ -108,8 +110,15 @@ def _check_keep(keep: Tensor) -> None:
         )
 
 
-def _checked_lengths(lengths: Tensor) -> Tensor:
-    if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or lengths.ndim != 1:
+def _checked_lengths(given: Any) -> Tensor:
+    try:
+        lengths = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise MaskError(
+            f"lengths must be int (batch,); got lengths={given!r}. Give each sequence's number of "
+            f"real tokens."
+        ) from None
+    if not holds_integers(lengths) or lengths.ndim != 1:
         raise MaskError(
             f"lengths must be int (batch,); got {lengths.dtype} of shape {tuple(lengths.shape)}. "
             f"Give each sequence's number of real tokens; a bool tensor goes to Padding(keep)."

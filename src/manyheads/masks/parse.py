@@ -7,27 +7,25 @@ import torch
 
 from manyheads.errors import ManyheadsError, MaskError
 from manyheads.masks.base import Mask
-from manyheads.masks.causal import Causal
-from manyheads.masks.documents import Documents
-from manyheads.masks.global_tokens import Global
-from manyheads.masks.padding import Padding
-from manyheads.masks.per_head import PerHead
-from manyheads.masks.prefix import Prefix
-from manyheads.masks.window import Window
 
-# Those made of numbers and masks. A function or a tensor of bools has no place in a text.
-WRITABLE: dict[str, type[Mask]] = {
-    mask.__name__: mask for mask in (Causal, Window, Padding, Documents, Prefix, Global, PerHead)
-}
+# A function or a tensor of bools has no place in a text.
+UNWRITABLE = {"Rule", "Dense"}
 LONGEST = 2000
+
+
+def _writable() -> dict[str, type[Mask]]:
+    """The masks that are made of numbers, words and masks."""
+    from manyheads.masks import MASKS  # the family's list, which stands above its files
+
+    return {name: mask for name, mask in MASKS.items() if name not in UNWRITABLE}
 
 
 def parse_mask(text: str) -> Mask:
     """Read a mask as it is written in Python; nothing in the text is ever run.
 
     Args:
-        text: Names of masks with whole numbers, None, tuples and lists of them as arguments,
-            joined by ``&``, ``|``, ``~`` and parentheses; at most 2000 characters.
+        text: Names of masks with whole numbers, words, None, tuples and lists of them as
+            arguments, joined by ``&``, ``|``, ``~`` and parentheses; at most 2000 characters.
 
     Returns:
         The mask. Numbers become tensors where a mask takes one, as in ``Documents((0, 0, 1))``.
@@ -66,15 +64,15 @@ def _mask(node: ast.expr, text: str) -> Mask:
             return _mask(left, text) | _mask(right, text)
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
             return ~_mask(operand, text)
-        case ast.Call(func=ast.Name(id=name)) if name in WRITABLE:
+        case ast.Call(func=ast.Name(id=name)) if name in _writable():
             return _call(name, node, text)
-        case ast.Name(id=name) if name in WRITABLE:
+        case ast.Name(id=name) if name in _writable():
             raise MaskError(
                 f"A mask must be called; got {_short(name)} in {_short(text)}. Write {name}(), "
                 f"with its numbers between the parentheses."
             )
     raise MaskError(
-        f"text must join {', '.join(WRITABLE)} by & | ~ and parentheses; got "
+        f"text must join {', '.join(_writable())} by & | ~ and parentheses; got "
         f"{_short(ast.unparse(node))} in {_short(text)}. Build any other mask in Python."
     )
 
@@ -90,7 +88,7 @@ def _call(name: str, call: ast.Call, text: str) -> Mask:
         arguments = [_row(each) for each in arguments]
         named = {key: _row(value) for key, value in named.items()}
     try:
-        return WRITABLE[name](*arguments, **named)
+        return _writable()[name](*arguments, **named)
     except ManyheadsError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:
@@ -108,8 +106,8 @@ def _argument(node: ast.expr, text: str) -> Any:
             return None
         case ast.Constant(value=bool()):
             pass
-        case ast.Constant(value=int() as number):
-            return number
+        case ast.Constant(value=int() | str() as plain):
+            return plain
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as number)):
             return -number
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
@@ -117,7 +115,7 @@ def _argument(node: ast.expr, text: str) -> Any:
         case ast.Call() | ast.BinOp() | ast.UnaryOp():
             return _mask(node, text)
     raise MaskError(
-        f"An argument must be a whole number, None, a tuple, or a mask; got "
+        f"An argument must be a whole number, a word, None, a tuple, or a mask; got "
         f"{_short(ast.unparse(node))} in {_short(text)}. Build any other mask in Python."
     )
 

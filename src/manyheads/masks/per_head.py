@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import Mask
+from manyheads.masks.base import Mask, four_dims
 from manyheads.masks.facts import Facts, Side
 
 
@@ -47,7 +47,7 @@ class PerHead(Mask):
                 f"PerHead must have a mask for each of num_heads={head.shape[0]} query heads; got "
                 f"{len(self.masks)}. Repeat masks where heads share one."
             )
-        seen = [mask.allows(head[h : h + 1], q, kv) for h, mask in enumerate(self.masks)]
+        seen = [four_dims(mask.allows(head[h : h + 1], q, kv)) for h, mask in enumerate(self.masks)]
         return torch.cat(torch.broadcast_tensors(*seen), dim=1)
 
     def bounds(

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
 from manyheads.masks.base import Mask
 from manyheads.masks.facts import Facts, Side
-from manyheads.shapes import check_count
+from manyheads.shapes import check_count, holds_integers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +42,7 @@ class Prefix(Mask):
         length = self.length
         if not isinstance(length, Tensor):
             check_count("length", length, least=0)
-        elif length.ndim != 1 or length.dtype.is_floating_point or length.dtype == torch.bool:
+        elif length.ndim != 1 or not holds_integers(length):
             raise MaskError(
                 f"length must be an int or int (batch,); got {length.dtype} of shape "
                 f"{tuple(length.shape)}. Give each sequence's number of prefix tokens."

@@ -89,7 +89,8 @@ class RandomBlocks(Mask):
 
 def _hash(seed: int, head: Tensor, block: Tensor) -> Tensor:
     """A number of 31 bits that looks random, the same on every machine."""
-    x = (head * 1_000_003 + block * 7_919 + seed * 104_729 + 12_345) & 0x7FFFFFFF
+    of_seed = (seed * 104_729 + 12_345) & 0x7FFFFFFF  # a seed may have more bits than a tensor
+    x = (head * 1_000_003 + block * 7_919 + of_seed) & 0x7FFFFFFF
     for multiplier in (0x2C1B3C6D, 0x297A2D39):
         x = ((x ^ (x >> 15)) * multiplier) & 0x7FFFFFFF
     return x ^ (x >> 15)

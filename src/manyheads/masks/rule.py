@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import MaskError
-from manyheads.masks.base import Mask
+from manyheads.masks.base import Mask, four_dims
 from manyheads.masks.facts import Side
 
 
@@ -18,8 +18,8 @@ class Rule(Mask):
     Args:
         function: Called with three int tensors that broadcast, the query head (heads, 1, 1), the
             positions of the queries (batch or 1, 1, q_len, 1) and those of the keys
-            (batch or 1, 1, 1, kv_len); returns bool. Two rules are equal if they hold the same
-            function, so define it once.
+            (batch or 1, 1, 1, kv_len); returns bool. It is asked anew in every call. Two rules are
+            equal if they hold the same function, so define it once.
         name: How the mask prints.
 
     Raises:
@@ -59,7 +59,10 @@ class Rule(Mask):
                 f"a rule must return what broadcasts to {tuple(whole)}; got shape "
                 f"{tuple(seen.shape)} from {self.name}. Combine its arguments by arithmetic alone."
             )
-        return seen[(None,) * (4 - seen.ndim)]
+        return four_dims(seen)
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a function may be an object without a hash
 
     def __repr__(self) -> str:
         return f"Rule({self.name})"

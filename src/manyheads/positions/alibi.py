@@ -149,7 +149,8 @@ def _fold_half(
     # it is the same for all keys of a query.
     bits, digits = (8, 3) if q.dtype == torch.bfloat16 else (10, 2)
     centre = kv_pos + k.shape[2] // 2 if isinstance(kv_pos, int) else 0
-    k_digits = _digits(rows_of(kv_pos, k) - centre, bits, digits)
+    # Below 0 there is no token, and fp16 would make inf of one far below.
+    k_digits = _digits(rows_of(kv_pos, k).clamp(min=0) - centre, bits, digits)
     q_columns, k_columns, rest = [], [], slopes
     for _ in range(2):
         part = [_rounded(slope, bits) for slope in rest]

@@ -54,7 +54,7 @@ class Task(ABC):
     """
 
     seed: int = 0
-    train_size: int = 65_536
+    train_size: int = 49_152
     validation_size: int = 1_024
     test_size: int = 2_048
 

@@ -83,8 +83,7 @@ class Dates(Task):
         date = datetime.date.fromordinal(dice.randint(first, last))
         # The locale first: one with many patterns is not seen more often.
         locale = dice.choice(self.locales)
-        pattern = dice.choice([p for p in self.patterns if p.locale == locale])
-        return self.example(date, pattern)
+        return self.example(date, dice.choice(_patterns_of(self.locales, self.styles)[locale]))
 
     def example(self, date: datetime.date, pattern: Pattern) -> Example:
         """Write one date in one pattern."""
@@ -111,6 +110,12 @@ def _texts(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
 @cache
 def _patterns(locales: tuple[str, ...], styles: tuple[str, ...]) -> tuple[Pattern, ...]:
     return decidable_patterns(locales, styles)
+
+
+@cache
+def _patterns_of(locales: tuple[str, ...], styles: tuple[str, ...]) -> dict[str, list[Pattern]]:
+    patterns = _patterns(locales, styles)
+    return {locale: [p for p in patterns if p.locale == locale] for locale in locales}
 
 
 @cache

@@ -32,18 +32,18 @@ class Recipe:
 
     Example:
         >>> Recipe(steps=200, warmup=20).check_every
-        150
+        250
     """
 
     steps: int = 1500
     batch_size: int = 64
     accumulate: int = 1
-    learning_rate: float = 5e-3
-    warmup: int = 100
+    learning_rate: float = 4e-3
+    warmup: int = 150
     weight_decay: float = 0.01
     clip: float | None = 1.0
-    check_every: int = 150
-    stop_at: float = 0.999
+    check_every: int = 250
+    stop_at: float = 1.0
     precision: Precision = "32-true"
     seed: int = 0
 

@@ -16,6 +16,7 @@ from manyheads.training.batches import encode
 from manyheads.training.loss import token_loss
 
 _ROUNDS = 4  # of each count; the first warms up and does not count
+_HOPELESS = 3  # times as slow as the fastest: not measured again
 
 
 def quickest_threads(
@@ -59,6 +60,8 @@ def quickest_threads(
                 )
                 total.backward()
                 taken[count].append(time.perf_counter() - started)
+            best = min(taken[count][-1] for count in tried)
+            tried = [count for count in tried if taken[count][-1] <= _HOPELESS * best]
     return min(tried, key=lambda count: median(taken[count][1:]))
 
 
