@@ -55,7 +55,7 @@ MISTAKES: list[tuple[dict[str, object], type[ManyheadsError], str]] = [
     ({"sink_logits": torch.zeros(4, device="meta")}, DeviceError, "got sink_logits=meta"),
     ({"dropout": 1.0}, OptionError, r"in \[0, 1\); got dropout=1.0"),
     ({"dropout": -0.1}, OptionError, "got dropout=-0.1"),
-    ({"backend": "flash"}, BackendError, "one of auto, fused, .*reference; got backend='flash'"),
+    ({"backend": "flash"}, BackendError, "one of auto, .*fused, reference; got backend='flash'"),
     ({"backend": "fused", "softcap": 2.0}, BackendError, "the kernel has no softcap. Either leave"),
 ]
 

@@ -27,15 +27,17 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("a bias is of whole rows", "leave bias out")
     if torch.compiler.is_compiling():
         yield Refusal("segments are found in Python", "call it outside compiled code")
-    elif is_mapped():
+        return
+    if is_mapped():
         yield Refusal("it knows no torch.func transform", "call it outside of them")
+        return
     if 0 in call.q.shape or 0 in call.k.shape or 0 in call.v.shape:
         yield Refusal("the kernel needs at least one of everything", "give it some tokens")
     elif call.q.device.type != "cpu":
         yield Refusal("segments are found by reading values", "move q, k and v to the CPU")
     elif call.mask is None or not _has_segments(call.mask):
-        yield Refusal("nothing is padded or packed", "let backend='auto' choose")
-    elif not torch.compiler.is_compiling() and _segments(call) is None:
+        yield Refusal("nothing is padded or packed", "add Padding or Documents to the mask")
+    elif _segments(call) is None:
         yield Refusal("a document of this mask is not one stretch", "sort its tokens by document")
 
 
