@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from torch import Tensor
 
 import manyheads as mh
 from benchmarks.benchmark import Benchmark, Goal, Plan, Row
@@ -21,38 +22,46 @@ PASSES = {"forward": False, "forward+backward": True}
 
 def measure(plan: Plan) -> Iterator[Row]:
     lengths = LENGTHS[:1] if plan.effort == "quick" else LENGTHS
-    for length in lengths:
-        for name, training in PASSES.items():
-            cell = f"{length} {name}"
-            if cell not in plan.done and not (training and plan.effort == "quick"):
-                yield _row(plan, length, name, training=training)
-
-
-def _row(plan: Plan, length: int, name: str, *, training: bool) -> Row:
-    ours = _step(length, lambda q, k, v: mh.attention(q, k, v, _mask()), training=training)
     rounds = plan.choose(quick=1, usual=5)
-    row: Row = {
-        "cell": f"{length} {name}",
-        "length": length,
-        "pass": name,
-        "backend": _chosen(length),
-        "ours MiB": peak_bytes(ours) / 2**20,
-    }
+    for name, training in PASSES.items():
+        if all(f"{length} {name}" in plan.done for length in lengths):
+            continue
+        # Lengths in turns too: how time grows must not hang on when each was measured.
+        steps = {str(length): _step(length, _ours, training=training) for length in lengths}
+        times = interleave(steps, rounds)
+        for length in lengths:
+            yield {
+                "cell": f"{length} {name}",
+                "length": length,
+                "pass": name,
+                "backend": _chosen(length),
+                "ours MiB": peak_bytes(steps[str(length)]) / 2**20,
+                "ours ms": 1e3 * float(np.median(times[str(length)])),
+                **_beside_dense(length, steps[str(length)], rounds, training=training),
+            }
+
+
+def _beside_dense(
+    length: int, ours: Callable[[], object], rounds: int, *, training: bool
+) -> dict[str, object]:
     # Torch's backward with a dense mask takes minutes at 16k, and no goal asks for it.
-    if length > (DENSE_UP_TO if not training else DENSE_UP_TO // 4):
-        times = interleave({"ours": ours}, rounds)
-        return {**row, "ours ms": 1e3 * float(np.median(times["ours"]))}
+    if length > (DENSE_UP_TO // 4 if training else DENSE_UP_TO):
+        return {}
     seen = _mask().dense(length)
-    dense = _step(
-        length, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, seen), training=training
-    )
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, seen)
+
+    dense = _step(length, attend, training=training)
     times = interleave({"ours": ours, "dense": dense}, min(rounds, 3) if length > 8192 else rounds)
     return {
-        **row,
-        "ours ms": 1e3 * float(np.median(times["ours"])),
         "dense ms": 1e3 * float(np.median(times["dense"])),
         "dense / ours": vars(ratio(times["dense"], times["ours"])),
     }
+
+
+def _ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return mh.attention(q, k, v, _mask())
 
 
 def _mask() -> mh.Mask:
@@ -64,9 +73,7 @@ def _chosen(length: int) -> str:
     return mh.explain(q, q, q, _mask(), verbose=False).chosen
 
 
-def _step(
-    length: int, attend: Callable[..., torch.Tensor], *, training: bool
-) -> Callable[[], object]:
+def _step(length: int, attend: Callable[..., Tensor], *, training: bool) -> Callable[[], object]:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM) for _ in range(3))
     if not training:
