@@ -70,5 +70,5 @@ def test_characters_that_come_from_nowhere_count_for_nothing() -> None:
     for heads in mass.values():
         assert heads == sorted(heads, key=lambda h: -h.mass)
         assert all(0 < h.mass < 1 for h in heads)
-        assert len(heads) == 4
+        assert len(heads) == 8
     assert isinstance(mass["day"][0], HeadMass)

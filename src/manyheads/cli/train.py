@@ -15,7 +15,7 @@ from manyheads.errors import OptionError
 from manyheads.models import TransformerConfig
 from manyheads.shapes import check_count
 from manyheads.tasks import Task, find_task
-from manyheads.training import Recipe, load, small_config
+from manyheads.training import Recipe, Trained, load, quickest_threads, small_config
 from manyheads.training import train as train_on
 from manyheads.training.checkpoint import WEIGHTS
 
@@ -64,18 +64,21 @@ def train(
         option: An option of the task, such as max_length=20; may be repeated.
         recipe: How to train.
         shape: Of which shape the model is.
-        threads: How many threads torch uses in an operation.
+        threads: How many threads torch uses in an operation; by default the faster of one and
+            torch's own number, which is measured first.
         quiet: Without the bar.
     """
-    if threads is not None:
-        torch.set_num_threads(check_count("--threads", threads))
     if resume:
         _refuse_beside_resume(option=option, recipe=recipe, shape=shape)
-        wanted, config = _task_of(out, task), None
+        held = _held(out, task)
+        wanted, config = held.task(), held.model.config
     else:
         _refuse_to_overwrite(out)
         wanted = _new_task(task, option or [])
         config = _config(wanted, shape)
+    if threads is None:
+        threads = quickest_threads(wanted, config)
+    torch.set_num_threads(check_count("--threads", threads))
     with resumable(f"manyheads train {task} --out {out} --resume"):
         trained = train_on(
             wanted,
@@ -141,14 +144,14 @@ def _config(task: Task, shape: Shape | None) -> TransformerConfig:
     return replace(small_config(task), **given)
 
 
-def _task_of(run: Path, name: str) -> Task:
+def _held(run: Path, name: str) -> Trained:
     held = load(run)
     if held.task_name != name:
         raise OptionError(
             f"task must be that of the run, {held.task_name}; got task={name}. Write: manyheads "
             f"train {held.task_name} --out {run} --resume"
         )
-    return held.task()
+    return held
 
 
 def _refuse_beside_resume(**given: object) -> None:

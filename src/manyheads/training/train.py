@@ -35,7 +35,7 @@ def small_config(task: Task) -> TransformerConfig:
         source_vocab=len(task.source_vocabulary),
         target_vocab=len(task.target_vocabulary),
         d_model=96,
-        num_heads=4,
+        num_heads=8,
         num_encoder_layers=1,
         num_decoder_layers=1,
         d_hidden=192,
