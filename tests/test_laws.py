@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import manyheads as mh
-from manyheads.cache import CACHES, Cache
+from manyheads.cache import CACHES, BlockPool, Cache
 from manyheads.functional import BACKENDS
 from manyheads.laws import Convention, check_attention, check_backend, check_cache, check_mask
 from manyheads.masks import MASKS, Mask
@@ -81,10 +81,41 @@ def test_every_backend_keeps_the_laws_at_more_lengths(name: str) -> None:
     check_backend(name, thorough=True, seed=1)
 
 
+# A new cache adds its line here, and how far the outputs of one that rounds may be off.
+EXACT = 1e-10
+CACHE_EXAMPLES: dict[str, list[tuple[Callable[[], Cache], float]]] = {
+    "growing": [(mh.GrowingCache, EXACT)],
+    "fixed": [(lambda: mh.FixedCache(48), EXACT)],
+    "ring": [
+        (lambda: mh.RingCache(4), EXACT),
+        (lambda: mh.RingCache(1, undo=0), EXACT),
+        (lambda: mh.RingCache(3, keep_first=2, undo=4), EXACT),
+    ],
+    "quantized": [
+        (mh.QuantizedCache, EXACT),  # these texts are shorter than what it keeps exact
+        (lambda: mh.QuantizedCache(8, recent=2, group=4), 0.04),
+        (lambda: mh.QuantizedCache(4, recent=3, group=2), 0.5),
+    ],
+    "paged": [
+        (mh.PagedCache, EXACT),
+        (lambda: mh.PagedCache(BlockPool(1)), EXACT),
+        (lambda: mh.PagedCache(BlockPool(3, blocks=60)), EXACT),
+    ],
+    "cross": [(mh.CrossCache, EXACT)],
+}
+
+
 @pytest.mark.parametrize("name", CACHES)
 def test_every_cache_keeps_the_laws(name: str) -> None:
-    factory: Callable[[], Cache] = CACHES[name]
-    check_cache(factory)
+    for factory, tolerance in CACHE_EXAMPLES[name]:
+        check_cache(factory, tolerance=tolerance)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CACHES)
+def test_every_cache_keeps_the_laws_of_many_histories(name: str) -> None:
+    for factory, tolerance in CACHE_EXAMPLES[name]:
+        check_cache(factory, tolerance=tolerance, thorough=True, seed=1)
 
 
 def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -73,7 +73,13 @@ _PARTS = {
     ),
     "cache": (
         "GrowingCache",
+        "FixedCache",
+        "RingCache",
+        "QuantizedCache",
+        "PagedCache",
         "CrossCache",
+        "predict_bytes",
+        "compare_memory",
     ),
     "models": (
         "Transformer",
@@ -84,7 +90,16 @@ _PARTS = {
 __all__ = [name for names in _PARTS.values() for name in names]
 
 if TYPE_CHECKING:  # the same names, for those who read code without running it
-    from manyheads.cache import CrossCache, GrowingCache
+    from manyheads.cache import (
+        CrossCache,
+        FixedCache,
+        GrowingCache,
+        PagedCache,
+        QuantizedCache,
+        RingCache,
+        compare_memory,
+        predict_bytes,
+    )
     from manyheads.functional import (
         RandomFeatures,
         attention,

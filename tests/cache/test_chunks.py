@@ -1,5 +1,6 @@
 """However a text reaches a layer, in whatever chunks, it comes out as in one pass."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -10,11 +11,19 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import manyheads as mh
-from manyheads.cache import CACHES, Cache
+from manyheads.cache import CACHES, BlockPool, Cache
 from manyheads.laws import LawBroken, check_cache
 from manyheads.masks import Tokens
 
 LENGTH, F64 = 8, torch.float64
+KINDS: dict[str, Callable[[], Cache]] = {
+    "growing": mh.GrowingCache,
+    "fixed": lambda: mh.FixedCache(LENGTH),
+    "ring": lambda: mh.RingCache(LENGTH + 1),
+    "quantized": mh.QuantizedCache,
+    "paged": lambda: mh.PagedCache(BlockPool(3)),
+}
+every_kind = st.sampled_from(list(KINDS))
 LAYER = mh.MultiHeadAttention(
     8, 4, num_kv_heads=2, qk_norm="rms", rotary=mh.Rotary(2), dtype=F64
 ).requires_grad_(False)
@@ -55,15 +64,20 @@ def splits(draw: st.DrawFn) -> list[int]:
     ),
     st.tuples(*[st.tuples(st.integers(0, 3), st.integers(5, LENGTH))] * 3),
     st.lists(st.integers(0, 2), max_size=6),
+    every_kind,
 )
 def test_any_split_with_padding_on_both_sides_and_second_thoughts(
-    split: list[int], name: str, spans: tuple[tuple[int, int], ...], forgotten: list[int]
+    split: list[int],
+    name: str,
+    spans: tuple[tuple[int, int], ...],
+    forgotten: list[int],
+    kind: str,
 ) -> None:
     places = torch.arange(LENGTH)
     keep = torch.stack([(places >= left) & (places < right) for left, right in spans])
     x = X.masked_fill(~keep[..., None], torch.nan)
     whole = LAYER(x, mask=rule(name, keep, 0, LENGTH), positions=places)
-    cache, parts, start = mh.GrowingCache(), [], 0
+    cache, parts, start = KINDS[kind](), [], 0
     for index, length in enumerate(split):
         stop = start + length
         options = {"mask": rule(name, keep, start, stop), "positions": places[start:stop]}
@@ -77,12 +91,12 @@ def test_any_split_with_padding_on_both_sides_and_second_thoughts(
 
 
 @settings(max_examples=30)
-@given(splits(), st.tuples(*[st.integers(0, LENGTH - 1)] * 3))
+@given(splits(), st.tuples(*[st.integers(0, LENGTH - 1)] * 3), every_kind)
 def test_left_padding_by_positions_equals_each_row_alone(
-    split: list[int], pads: tuple[int, int, int]
+    split: list[int], pads: tuple[int, int, int], kind: str
 ) -> None:
     places = torch.arange(LENGTH) - torch.tensor(pads)[:, None]
-    x, cache = X.masked_fill((places < 0)[..., None], torch.nan), mh.GrowingCache()
+    x, cache = X.masked_fill((places < 0)[..., None], torch.nan), KINDS[kind]()
     mask, start, parts = mh.Causal() & (mh.Window(3) | mh.Global(0)), 0, []
     for length in split:
         stop = start + length
@@ -185,4 +199,5 @@ def test_the_laws_find_a_context_that_loses_its_rows() -> None:
 
 
 def test_every_cache_has_a_name() -> None:
-    assert {"growing": mh.GrowingCache, "cross": mh.CrossCache} == CACHES
+    assert all(getattr(mh, kind.__name__) is kind for kind in CACHES.values())
+    assert all(kind.__name__.lower() == f"{name}cache" for name, kind in CACHES.items())

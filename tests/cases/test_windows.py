@@ -97,3 +97,45 @@ def test_a_window_goes_by_positions_where_old_keys_are_gone(kept: int, backend: 
         backend=backend,
     )  # fmt: skip
     near(last, full[:, :, -1:])
+
+
+RIGHT_ROWS = {
+    3: [1.19163387, 0.667648825],
+    4: [-0.571858787, -1.13520735],
+    6: [-0.616484049, -0.91974429],
+    7: [-1.04177374, -0.280849631],
+    8: [-0.0758187109, -1.16025601],
+    9: [-0.775782502, -0.0603533122],
+    11: [0.755130483, 0.54489431],
+}
+
+
+@every_backend
+@pytest.mark.parametrize(
+    "split", [[7, 3, 1, 1], [4, 1, 1, 6], [12], [1] * 12, [5, 5, 2], [3, 1, 8]], ids=str
+)
+def test_chunks_that_cross_a_rolling_cache_are_seen_whole(split: list[int], backend: str) -> None:
+    """SWA-02: twelve tokens of width 2, a window of four."""
+    q, k, v = (torch.from_numpy(det((1, 1, 12, 2), number)) for number in (32, 33, 34))
+    cache, mask, outs, start = mh.RingCache(4), mh.Causal() & mh.Window(4), [], 0
+    for length in split:
+        stop = start + length
+        shown = cache.append(k[:, :, start:stop], v[:, :, start:stop])
+        assert shown.k.shape[2] <= 4 - 1 + length
+        assert cache.positions.tolist() == list(range(max(stop - 4, 0), stop))
+        outs.append(
+            mh.attention(
+                q[:, :, start:stop],
+                shown.k,
+                shown.v,
+                mask,
+                q_pos=start,
+                kv_pos=shown.tokens.position,
+                backend=backend,
+            )
+        )
+        start = stop
+    out = torch.cat(outs, dim=2)[0, 0]
+    near(out, mh.attention(q, k, v, mask)[0, 0].numpy())
+    known = torch.tensor(list(RIGHT_ROWS.values()), dtype=torch.float64)
+    torch.testing.assert_close(out[list(RIGHT_ROWS)], known, atol=1e-8, rtol=0)

@@ -1,32 +1,22 @@
 """What every cache promises."""
 
+import copy
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.cache import files
+from manyheads.cache.cached import Cached
 from manyheads.errors import CacheError
 from manyheads.masks import Tokens
-from manyheads.shapes import values_are_cheap
-
-
-class Cached(NamedTuple):
-    """What a cache answers: all keys and values that may be seen, and what is known of them.
-
-    Args:
-        k: (batch, num_kv_heads, length, head_dim).
-        v: (batch, num_kv_heads, length, value_dim).
-        tokens: Positions, absence and marks of the keys.
-    """
-
-    k: Tensor
-    v: Tensor
-    tokens: Tokens
+from manyheads.shapes import check_count, values_are_cheap
 
 
 class Cache(ABC):
@@ -39,6 +29,9 @@ class Cache(ABC):
 
     wants_keys = True
     """Whether a layer must still project keys and values for this cache."""
+
+    parts: ClassVar[tuple[type, ...]] = (Tokens, Cached)
+    """Classes of the objects that a cache of this kind keeps, and that a file may hold."""
 
     _layer: weakref.ref[object] | None = None
 
@@ -83,8 +76,83 @@ class Cache(ABC):
         """
 
     @abstractmethod
+    def read(self) -> Cached:
+        """All that is held.
+
+        Raises:
+            CacheError: If nothing is.
+        """
+
+    @abstractmethod
     def memory_bytes(self) -> int:
         """Bytes that keys and values take, spare room included."""
+
+    @abstractmethod
+    def _hold(self, held: Cached) -> None:
+        """Hold this and nothing else."""
+
+    def commit(self) -> None:
+        """Give back what only spare room, or a rollback that nobody will ask for, needs."""
+        return
+
+    def split(self, index: Int[Tensor, " rows"]) -> Self:
+        """A new cache that goes on with the rows in ``index``; this one keeps all of its own.
+
+        Rows leave a batch so: ``paused = cache.split(some)``, then ``cache.reorder(the_others)``.
+
+        Raises:
+            CacheError: If an index names no row.
+        """
+        part = copy.copy(self)
+        part.reorder(index)
+        return part
+
+    def merge(self, other: Self) -> None:
+        """Take in the rows of another cache, behind one's own; the other is left as it is.
+
+        Rows that are shorter are padded on the left with absent tokens.
+
+        Raises:
+            CacheError: If kind, heads, widths, dtype or device differ, or one of the two does not
+                know a fact that the other knows; the cache is then as it was.
+        """
+        check_kind(self, other)
+        if other.tokens is None:
+            return
+        theirs = other.read()
+        if self.tokens is None:
+            # A copy: what the other writes over later is not ours.
+            self._hold(theirs.rows(torch.arange(theirs.batch)))
+            return
+        mine = self.read()
+        check_match(mine.k, theirs.k, "k", rows=False)
+        check_match(mine.v, theirs.v, "v", rows=False)
+        self._hold(mine.beside(theirs))
+
+    def save(self, path: str | Path) -> None:
+        """Write the cache into a safetensors file, which is there as a whole or not at all."""
+        part = self._tight()
+        state = {name: value for name, value in vars(part).items() if name != "_layer"}
+        files.write(Path(path), type(self).__name__, state)
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
+        """The cache that was saved; reading it runs no code of the file.
+
+        Raises:
+            CacheError: If there is no such file, or it holds something else.
+        """
+        cache = object.__new__(cls)
+        vars(cache).update(files.read(Path(path), cls.__name__, cls.parts, device))
+        return cache
+
+    def _tight(self) -> Self:
+        """A copy without spare room, which may share what it holds."""
+        return copy.copy(self)
+
+    def total(self, length: int) -> int:
+        """How many keys the next ``length`` tokens will be shown, their own included."""
+        return self.length + length
 
     @property
     def length(self) -> int:
@@ -142,14 +210,14 @@ class Cache(ABC):
         return self.tokens.follow(length)
 
 
-def check_match(held: Tensor, new: Tensor, name: str) -> None:
-    """Refuse keys or values that cannot follow those that are held."""
+def check_match(held: Tensor, new: Tensor, name: str, *, rows: bool = True) -> None:
+    """Refuse keys or values that cannot follow those that are held, or be further rows of them."""
     if new.ndim != 4:
         raise CacheError(
             f"{name} must be (batch, num_kv_heads, length, head_dim); got shape "
             f"{tuple(new.shape)}. Split the heads first."
         )
-    same = (held.shape[0], held.shape[1], held.shape[3])
+    same = (held.shape[0] if rows else new.shape[0], held.shape[1], held.shape[3])
     if (new.shape[0], new.shape[1], new.shape[3]) != same:
         raise CacheError(
             f"{name} must have the cache's batch, heads and width {same}; got "
@@ -160,6 +228,46 @@ def check_match(held: Tensor, new: Tensor, name: str) -> None:
         raise CacheError(
             f"{name} must have the cache's dtype and device ({held.dtype}, {held.device}); got "
             f"({new.dtype}, {new.device}). Take a new cache, or convert the model first."
+        )
+
+
+def check_kind(cache: Cache, other: object) -> None:
+    """Refuse to merge what is no cache of the same kind."""
+    if type(other) is not type(cache) or other is cache:
+        got = "the same one" if other is cache else type(other).__name__
+        raise CacheError(
+            f"a {type(cache).__name__} must be merged with another of its kind; got {got}. "
+            f"Give every request a cache of one kind; split(index) makes copies of rows."
+        )
+
+
+def check_count_held(count: int, held: int) -> None:
+    """Refuse to forget more tokens than there are."""
+    check_count("count", count, least=0)
+    if count > held:
+        raise CacheError(
+            f"count must be at most the {held} tokens that are held; got count={count}. Roll "
+            f"back less, or take a new cache."
+        )
+
+
+def check_filled(held: Cached | None) -> Cached:
+    """What is held, or an error."""
+    if held is None:
+        raise CacheError(
+            "a cache must hold tokens before its rows can be reordered or read; got an empty one. "
+            "Append first."
+        )
+    return held
+
+
+def check_no_gradient(cache: Cache, k: Tensor, v: Tensor) -> None:
+    """Refuse keys and values whose gradients would be lost without a word."""
+    if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+        name = type(cache).__name__
+        raise CacheError(
+            f"a {name} must be filled without gradients; got keys or values that require them. "
+            f"Call the model under torch.no_grad(), or train through a GrowingCache."
         )
 
 

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from manyheads.cache.base import Cache, Cached, check_pair, check_rows
+from manyheads.cache.base import Cache, check_pair, check_rows
+from manyheads.cache.cached import Cached
 from manyheads.errors import CacheError
 from manyheads.masks import Tokens
 
@@ -54,6 +55,9 @@ class CrossCache(Cache):
             )
         return self._held
 
+    def _hold(self, held: Cached) -> None:
+        self._held = held
+
     def rollback(self, count: int) -> None:
         raise CacheError(
             f"a CrossCache must keep its context whole; got count={count}. Roll back the cache of "
@@ -61,9 +65,8 @@ class CrossCache(Cache):
         )
 
     def reorder(self, index: Tensor) -> None:
-        k, v, tokens = self.read()
-        index = check_rows(index, k.shape[0]).to(k.device)
-        self._held = Cached(k.index_select(0, index), v.index_select(0, index), tokens.rows(index))
+        held = self.read()
+        self._held = held.rows(check_rows(index, held.batch))
 
     def memory_bytes(self) -> int:
         if self._held is None:

@@ -5,11 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.cache.base import Cache, Cached, check_match, check_pair, check_rows
-from manyheads.errors import CacheError
+from manyheads.cache.base import (
+    Cache,
+    check_count_held,
+    check_filled,
+    check_match,
+    check_pair,
+    check_rows,
+)
+from manyheads.cache.cached import Cached
 from manyheads.masks import Tokens
 from manyheads.masks.facts import join
-from manyheads.shapes import check_count
 
 
 class GrowingCache(Cache):
@@ -47,34 +53,39 @@ class GrowingCache(Cache):
         check_match(self._k, k, "k")
         check_match(self._v, v, "v")
         joined, held = join(self._tokens, tokens), self._tokens.length
-        self._k, self._v = _extend(self._k, held, k), _extend(self._v, held, v)
+        self._k, self._v = extend(self._k, held, k), extend(self._v, held, v)
         self._tokens = joined
         return Cached(self._k[:, :, : joined.length], self._v[:, :, : joined.length], joined)
 
+    def read(self) -> Cached:
+        return check_filled(self._read())
+
+    def _read(self) -> Cached | None:
+        if self._k is None or self._v is None or self._tokens is None:
+            return None
+        length = self._tokens.length
+        return Cached(self._k[:, :, :length], self._v[:, :, :length], self._tokens)
+
+    def _hold(self, held: Cached) -> None:
+        self._k, self._v, self._tokens = held
+
     def rollback(self, count: int) -> None:
-        check_count("count", count, least=0)
-        if count > self.length:
-            raise CacheError(
-                f"count must be at most the {self.length} tokens that are held; got "
-                f"count={count}. Roll back less, or take a new cache."
-            )
+        check_count_held(count, self.length)
+        held = self._read()
         if count == self.length:
             self._k = self._v = self._tokens = None
-        elif count and self._k is not None and self._v is not None and self._tokens is not None:
-            self._tokens = self._tokens.first(self.length - count)
+        elif count and held is not None:
             # Copied at the next append: a view of what was forgotten must not be written over.
-            self._k, self._v = self._k[:, :, : self.length], self._v[:, :, : self.length]
+            self._hold(held.first(held.length - count))
 
     def reorder(self, index: Tensor) -> None:
-        if self._k is None or self._v is None or self._tokens is None:
-            raise CacheError(
-                "a cache must hold tokens before its rows can be reordered; got an empty one. "
-                "Append first."
-            )
-        index = check_rows(index, self._k.shape[0]).to(self._k.device)
-        self._k = self._k[:, :, : self.length].index_select(0, index)
-        self._v = self._v[:, :, : self.length].index_select(0, index)
-        self._tokens = self._tokens.rows(index)
+        held = self.read()
+        self._hold(held.rows(check_rows(index, held.batch)))
+
+    def commit(self) -> None:
+        held = self._read()
+        if held is not None:
+            self._hold(Cached(held.k.clone(), held.v.clone(), held.tokens))
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the spare room, into which a copy and its original would both write.
@@ -85,7 +96,7 @@ class GrowingCache(Cache):
         return sum(x.numel() * x.element_size() for x in (self._k, self._v) if x is not None)
 
 
-def _extend(held: Tensor, length: int, new: Tensor) -> Tensor:
+def extend(held: Tensor, length: int, new: Tensor) -> Tensor:
     """``held[:, :, :length]`` followed by ``new``, and perhaps by spare room."""
     total = length + new.shape[2]
     if total == length:

@@ -13,12 +13,14 @@ from manyheads.laws.context import LAWS as CONTEXT_LAWS
 from manyheads.laws.law import LawBroken, Suite
 from manyheads.laws.mask import LAWS as MASK_LAWS
 from manyheads.laws.mask import check_mask
+from manyheads.laws.ring import LAWS as RING_LAWS
 
 SUITES: dict[str, Suite] = {
     "mask": MASK_LAWS,
     "backend": BACKEND_LAWS,
     "attention": ATTENTION_LAWS,
     "cache": CACHE_LAWS,
+    "ring cache": RING_LAWS,
     "context cache": CONTEXT_LAWS,
 }
 """The laws, by what they are held against."""

@@ -7,12 +7,14 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from manyheads.cache import Cache, CrossCache
+from manyheads.cache import Cache, CrossCache, RingCache
 from manyheads.errors import CacheError
 from manyheads.laws.context import LAWS as CONTEXT_LAWS
 from manyheads.laws.context import Holding
 from manyheads.laws.history import History, attend, one_pass
 from manyheads.laws.law import Suite, hold, require, require_close
+from manyheads.laws.ring import LAWS as RING_LAWS
+from manyheads.laws.ring import Rolling
 from manyheads.laws.text import MASKS, WIDE, Text
 from manyheads.masks import Padding, Tokens
 
@@ -189,7 +191,8 @@ def check_cache(
 ) -> None:
     """Hold a cache to the law that any split of a text into chunks equals one pass.
 
-    A `CrossCache` is held to the law that every step reads the context itself.
+    A `CrossCache` is held to the law that every step reads the context itself, a `RingCache` to
+    the law that a split under its window equals one pass.
 
     Args:
         factory: Makes an empty cache with room for forty tokens at least.
@@ -209,6 +212,8 @@ def check_cache(
     for chosen in range(seed, seed + (10 if thorough else 1)):
         if isinstance(factory(), CrossCache):
             hold(CONTEXT_LAWS, Holding(factory, tolerance, chosen))  # type: ignore[arg-type]
+        elif isinstance(factory(), RingCache):
+            hold(RING_LAWS, Rolling(factory, tolerance, chosen))  # type: ignore[arg-type]
         else:
             hold(LAWS, Reading(factory, tolerance, chosen))
 

@@ -1,7 +1,8 @@
 """What a cache went through: drawn appends, rollbacks and reorders, beside what it should hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -21,16 +22,24 @@ class History:
 
     Args:
         factory: Makes an empty cache.
-        mask: Which of `MASKS` or `WIDE`.
+        mask: Which of the masks.
         tolerance: How far outputs may be off, as a share of the largest.
         seed: Seeds all that is drawn.
+        masks: Masks by name, made of all tokens so far and of the new ones.
     """
 
     def __init__(
-        self, factory: Callable[[], Cache], mask: str, *, tolerance: float, seed: int
+        self,
+        factory: Callable[[], Cache],
+        mask: str,
+        *,
+        tolerance: float,
+        seed: int,
+        masks: Mapping[str, Callable[[Text, Text], Mask]] = MappingProxyType({**MASKS, **WIDE}),
     ) -> None:
         self.draw = torch.Generator().manual_seed(seed)
         self.cache, self.mask, self.tolerance, self.seed = factory(), mask, tolerance, seed
+        self.rule = masks[mask]
         self.done: list[str] = []
         self.whole: Text = self._empty()
 
@@ -60,11 +69,9 @@ class History:
         new = replace(new, positions=positions).void(positions < 0)
         self.done.append(f"append {length}{' at ' + str(positions.tolist()) if given else ''}")
         self.whole = self.whole.then(new)
-        rule = {**MASKS, **WIDE}[self.mask]
-        found = attend(
-            self.cache, new if given else replace(new, positions=None), rule(self.whole, new)
-        )
-        right = one_pass(self.whole, rule(self.whole, self.whole))
+        told = new if given else replace(new, positions=None)
+        found = attend(self.cache, told, self.rule(self.whole, new))
+        right = one_pass(self.whole, self.rule(self.whole, self.whole))
         right = right[:, :, right.shape[2] - length :]
         require_close("the output", found, right, self, tolerance=self.tolerance)
         self._check()
@@ -120,7 +127,7 @@ def attend(cache: Cache, new: Text, mask: Mask) -> Tensor:
         tokens = cache.follow(new.length, new.q.device)
     else:
         tokens = Tokens.given("positions", new.positions, new.batch, new.length, new.q.device)
-    total = cache.length + new.length
+    total = cache.total(new.length)
     bound = settle(mask, new.batch, tokens, tokens, related=True, kv_total=total)
     turn = Rotary(HEAD_DIM).at(bound.q.position, like=new.q)
     held = cache.append(turn(new.k), new.v, bound.kv)

@@ -92,7 +92,8 @@ class Text:
         return Text(*parts)
 
 
-def _alike(head: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+def alike(head: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+    """A user's rule that differs by head."""
     return (q - kv) % (head % 2 + 2) != 1
 
 
@@ -114,7 +115,7 @@ MASKS: dict[str, Callable[[Text, Text], Mask]] = {
     "heads": lambda whole, new: (
         Causal() & PerHead((Window(9), Window(2), Global(1), Documents(new.ids)))
     ),
-    "rule": lambda whole, new: Causal() & Rule(_alike, "alike"),
+    "rule": lambda whole, new: Causal() & Rule(alike, "alike"),
     "written out": lambda whole, new: Causal() & Dense(_written_out(whole, new)),
 }
 """Masks that hide the future, made of all tokens so far and of the new ones, the last of them."""

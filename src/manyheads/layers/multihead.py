@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.cache import Cache, CrossCache
+from manyheads.cache import Cache, CrossCache, RingCache
 from manyheads.errors import (
     PositionError,
     ShapeError,
@@ -31,8 +31,9 @@ from manyheads.layers.projections import (
     convert_state,
 )
 from manyheads.layers.stream import masked_like, settle_cross, settle_self
+from manyheads.layers.streaming import check_counting, count_in_cache
 from manyheads.layers.turning import places_among, reach_of, turned
-from manyheads.masks import Bound, Mask
+from manyheads.masks import Bound, Mask, Tokens
 from manyheads.positions import Bias, Rotary
 from manyheads.shapes import Positions, check_count, check_probability
 
@@ -126,7 +127,7 @@ class MultiHeadAttention(nn.Module):
         self.k_norm = make_norm(qk_norm, self.head_dim, **place)
         self.rotary = checked_rotary(rotary, self.head_dim)
         factor = 1.0 if rotary is None else rotary.score_factor
-        self._scale = None if factor == 1.0 else factor * self.head_dim**-0.5
+        self._scale = factor * self.head_dim**-0.5
         self.output_dropout = nn.Dropout(check_probability("output_dropout", output_dropout))
         self.register_load_state_dict_pre_hook(_convert)
         self.reset_parameters()
@@ -253,13 +254,17 @@ class MultiHeadAttention(nn.Module):
                 f"{self.d_model}; got none, d_context={self.d_context}, d_value={self.d_value}. "
                 f"Call layer(x, context) or layer(x, context, value)."
             )
+        rotary = self.rotary
+        counting = cache if isinstance(cache, RingCache) and cache.keep_first else None
+        if counting is not None and rotary is not None:
+            check_counting(rotary, coordinates)
         x, bound = settle_self(x, mask, positions, cache)
         if self.projections == "packed":
             q, k, v = self.qkv_proj.project(x, 0, 3)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         q, k, v = self.q_norm(self._split(q)), self.k_norm(self._split(k)), self._split(v)
-        rotary = self.rotary
+        unturned = q
         if rotary is not None and not rotary.depends_on_length:
             places = None if bound is None else bound.q.position
             turn = rotary.at(places, coordinates=coordinates, like=q)
@@ -273,6 +278,9 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             tokens = cache.follow(x.shape[1], x.device) if tokens is None else tokens
             k, v, tokens = cache.append(k, v, tokens)
+            if counting is not None and rotary is not None:
+                asking = Tokens(x.shape[1], 0, device=x.device) if bound is None else bound.q
+                q, k = count_in_cache(rotary, counting, unturned, q, k, asking, tokens)
             bound = None if bound is None else bound.with_keys(tokens)
         if rotary is not None and rotary.depends_on_length:
             # Keys are cached unturned, for their turn changes as the text grows.

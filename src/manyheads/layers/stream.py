@@ -38,7 +38,7 @@ def settle_self(
     else:
         tokens = Tokens.given("positions", positions, batch, length, x.device)
     rule = Everyone() if mask is None else as_mask(mask)
-    total = None if cache is None else cache.length + length
+    total = None if cache is None else cache.total(length)
     bound = settle(rule, batch, tokens, tokens, related=True, kv_total=total)
     return _without_absent(x, bound.kv), bound.cleaned()
 

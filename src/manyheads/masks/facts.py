@@ -149,7 +149,7 @@ def join(old: Tokens, new: Tokens) -> Tokens:
     length = old.length + new.length
     marks = {}
     for name in {**old.marks, **new.marks}:
-        marks[name] = _cat(_mark(name, old, new), _mark(name, new, old))
+        marks[name] = _cat(mark_of(name, old, new), mark_of(name, new, old))
     absent = None
     if old.absent is not None or new.absent is not None:
         absent = _cat(*(_nobody(t) if t.absent is None else t.absent for t in (old, new)))
@@ -161,7 +161,12 @@ def join(old: Tokens, new: Tokens) -> Tokens:
     return Tokens(length, position, absent, marks, new.device)
 
 
-def _mark(name: str, tokens: Tokens, other: Tokens) -> Tensor:
+def mark_of(name: str, tokens: Tokens, other: Tokens) -> Tensor:
+    """A mark of some tokens, or what it is where only others have it.
+
+    Raises:
+        MaskError: If no answer can be assumed.
+    """
     if name in tokens.marks:
         return tokens.marks[name]
     if other.marks[name].dtype == torch.bool:  # what nobody said is not so

@@ -1,0 +1,112 @@
+"""A cache in a file, whole or not there: tensors as they are, the rest as JSON, and no code."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import CacheError
+
+_KEY = "manyheads.cache"
+
+
+def write(path: Path, kind: str, state: dict[str, Any]) -> None:
+    """Write the state of a cache beside its place, then move it there in one step.
+
+    Args:
+        path: Where the file shall stand.
+        kind: What cache it is.
+        state: Attributes by name: tensors, plain values, and objects that hold such.
+    """
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    note = {"kind": kind, "state": _encode(state, "state", tensors)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    save_file(tensors, unfinished, metadata={_KEY: json.dumps(note)})
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())  # the bytes before the name: a power cut leaves no empty file
+    os.replace(unfinished, path)
+
+
+def read(
+    path: Path, kind: str, parts: tuple[type, ...], device: torch.device | str
+) -> dict[str, Any]:
+    """The state that `write` wrote.
+
+    Args:
+        path: Where the file stands.
+        kind: What cache it must be.
+        parts: The classes of objects that a state of this kind may hold.
+        device: Where the tensors go.
+
+    Raises:
+        CacheError: If there is no such file, or it holds something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            note = json.loads((file.metadata() or {})[_KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CacheError(
+            f"path must be a file that a cache was saved in; got path={str(path)!r} "
+            f"({error!r}). Save one with cache.save(path)."
+        ) from error
+    if note["kind"] != kind:
+        raise CacheError(
+            f"path must hold a {kind}; got path={str(path)!r} with a {note['kind']}. Load it "
+            f"with {note['kind']}.load(path)."
+        )
+    known = {part.__name__: part for part in parts}
+    state: dict[str, Any] = _decode(note["state"], tensors, known, torch.device(device))
+    return state
+
+
+def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return ["tensor", name]
+    if isinstance(value, torch.device):
+        return ["device"]
+    if type(value) in (list, tuple):
+        items = [_encode(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+        return ["list" if type(value) is list else "tuple", items]
+    inner = value if isinstance(value, dict) else _attributes(value)
+    named = {key: _encode(item, f"{name}.{key}", tensors) for key, item in inner.items()}
+    return ["dict" if inner is value else type(value).__name__, named]
+
+
+def _decode(
+    value: Any, tensors: dict[str, Tensor], parts: dict[str, type], device: torch.device
+) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind = value[0]
+    if kind == "device":
+        return device
+    if kind == "tensor":
+        return tensors[value[1]]
+    if kind in ("list", "tuple"):
+        items = [_decode(item, tensors, parts, device) for item in value[1]]
+        return items if kind == "list" else tuple(items)
+    inner = {key: _decode(item, tensors, parts, device) for key, item in value[1].items()}
+    if kind == "dict":
+        return inner
+    if issubclass(parts[kind], tuple):
+        return parts[kind](**inner)
+    # Past the constructor, which may take other things than it keeps.
+    made: Any = object.__new__(parts[kind])
+    vars(made).update(inner)
+    return made
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    return dict(value._asdict()) if hasattr(value, "_asdict") else vars(value)
