@@ -1,6 +1,6 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, importing, layer, memory
+from benchmarks import call, decode, importing, layer, memory, window
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -10,6 +10,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         importing.IMPORTING,
         decode.DECODE,
         memory.MEMORY,
+        window.WINDOW,
         layer.LAYER,
     )
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks import BENCHMARKS
+from benchmarks import BENCHMARKS, window
 from benchmarks.__main__ import main
 from benchmarks.benchmark import Goal, Plan, every
 from benchmarks.machine import describe
@@ -95,3 +95,16 @@ def test_a_quick_run_yields_rows_goals_and_a_picture() -> None:
     assert [row["call"] for row in rows][:2] == ["no mask", "Causal()"]
     assert benchmark.judge(rows)[0].kept in (True, False)
     assert benchmark.draw(rows).axes
+
+
+def test_the_growth_of_a_window_is_read_off_its_rows() -> None:
+    def row(length: int, ms: float, **more: object) -> dict[str, object]:
+        return {"length": length, "pass": "forward", "ours ms": ms, "ours MiB": 80.0, **more}
+
+    assert window.exponent([4, 8, 16], [3.0, 6.0, 12.0]) == pytest.approx(1.0)
+    fast = {"median": 30.0, "low": 27.0, "high": 33.0}
+    rows = [row(4096, 50.0), row(16384, 200.0, **{"dense / ours": fast}), row(32768, 400.0)]
+    assert [goal.kept for goal in window.judge(rows)] == [True, True, True]
+    slow = [row(4096, 50.0), row(32768, 3200.0)]
+    assert [goal.kept for goal in window.judge(slow)] == [False, None, True]
+    assert [goal.kept for goal in window.judge([])] == [None, None, None]

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import manyheads as mh
-from manyheads.functional import BACKENDS
 
 # How far a result may lie off, as a share of the largest number around it.
 TOLERANCE = {
@@ -19,7 +18,8 @@ TOLERANCE = {
     torch.float16: 2**-7,
 }
 
-every_backend = pytest.mark.parametrize("backend", BACKENDS)
+# Backends that leave pairs out refuse much of what is asked here; the laws hold them to these two.
+every_backend = pytest.mark.parametrize("backend", ["fused", "reference"])
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype)[6:])
 
 

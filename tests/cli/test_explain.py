@@ -10,7 +10,7 @@ def explained(capsys, *arguments):
 
 def test_the_table_says_who_does_the_call(capsys):
     table = explained(capsys, "--batch", "2", "--kv-heads", "2", "--mask", "Causal() & Window(256)")
-    assert "> fused" in table
+    assert "> blocks" in table
     assert "reference" in table
 
 

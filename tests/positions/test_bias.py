@@ -6,7 +6,7 @@ from torch import Tensor
 
 import manyheads as mh
 from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
-from manyheads.functional import BACKENDS, fused
+from manyheads.functional import fused
 from manyheads.laws.law import TOLERANCE
 from manyheads.positions import alibi_slopes, distances
 
@@ -180,7 +180,7 @@ def test_every_dtype_is_as_near_as_it_can_be(length: int, kind: str, dtype: torc
     bias = make(kind).requires_grad_(False)
     q, k, v = (t.to(dtype).detach() for t in drawn(length, length))
     exact = mh.attention(q.double(), k.double(), v.double(), mh.Causal(), bias=bias)
-    for backend in BACKENDS:
+    for backend in ("fused", "reference"):
         out = mh.attention(q, k, v, mh.Causal(), bias=bias, backend=backend)
         assert out.dtype == dtype
         error = (out.double() - exact).abs().max() / v.double().abs().max()
@@ -239,7 +239,8 @@ def test_training_with_alibi_holds_nothing_of_the_size_of_the_pairs() -> None:
     assert saved <= 2 * length * 24
     told = mh.explain(q, k, v, mh.Causal(), bias=mh.ALiBi(2), verbose=False)
     assert told.chosen == "fused"
-    assert told.rows[0].extra_bytes <= 3 * 4 * 2 * length * 24
+    (row,) = (row for row in told.rows if row.chosen)
+    assert row.extra_bytes is not None and row.extra_bytes <= 3 * 4 * 2 * length * 24
     assert told.notes == (
         "the bias ALiBi(2) is folded into 8 further features, so nothing is q_len x kv_len",
     )

@@ -7,7 +7,7 @@ from manyheads.functional.attention import (
     attention_with_weights,
 )
 from manyheads.functional.call import Backend, Call, Refusal, Result
-from manyheads.functional.choose import BACKENDS, Explanation, explain
+from manyheads.functional.choose import BACKENDS, Auto, Explanation, explain
 from manyheads.functional.compare import compare
 from manyheads.functional.comparison import Comparison, Cost
 from manyheads.functional.linear import FEATURES, linear_attention, linear_attention_with_state
@@ -25,6 +25,7 @@ from manyheads.functional.running_sums import RunningSums
 __all__ = [
     "BACKENDS",
     "FEATURES",
+    "Auto",
     "Backend",
     "Call",
     "Comparison",

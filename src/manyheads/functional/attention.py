@@ -7,7 +7,7 @@ from torch import Tensor
 
 from manyheads.errors import OptionError
 from manyheads.functional.call import prepare
-from manyheads.functional.choose import choose
+from manyheads.functional.choose import Auto, choose
 from manyheads.functional.reference import (
     capped_scores,
     masked_scores,
@@ -38,7 +38,7 @@ def attention(
     dropout: float = 0.0,
     q_pos: Positions = None,
     kv_pos: Positions = None,
-    backend: str = "auto",
+    backend: str | Auto = "auto",
 ) -> Output:
     """Mix, for each query, the values it may see, by the softmax of its scores.
 
@@ -59,7 +59,8 @@ def attention(
         q_pos: Positions of the queries, in tokens: an int (first of a run) or a tensor (q_len,)
             or (batch, q_len); below 0 = no token. None makes them the last of the keys.
         kv_pos: Positions of the keys; give both or neither.
-        backend: "auto", or the name of one in `BACKENDS`: a choice of speed, never of meaning.
+        backend: "auto", or the name of one in `BACKENDS`: a choice of speed, never of meaning; or
+            `Auto(never_quadratic=True)`, which raises rather than make a tensor of q_len x kv_len.
 
     Returns:
         The mixed values in q's dtype. A query that sees nobody gets 0, with gradient 0.
@@ -101,7 +102,7 @@ def attention_with_weights(
     dropout: float = 0.0,
     q_pos: Positions = None,
     kv_pos: Positions = None,
-    backend: str = "auto",
+    backend: str | Auto = "auto",
 ) -> tuple[Output, Weights]:
     """Do `attention` and return the weights too, one map for each head.
 
@@ -140,7 +141,7 @@ def attention_with_lse(
     dropout: float = 0.0,
     q_pos: Positions = None,
     kv_pos: Positions = None,
-    backend: str = "auto",
+    backend: str | Auto = "auto",
 ) -> tuple[Output, Float[Tensor, "batch num_heads q_len"]]:
     """Do `attention` and return the log-sum-exp of each row of scores too.
 

@@ -103,6 +103,10 @@ class Backend:
         refusals: Yields why it cannot do a call; nothing if it can.
         run: Does the call.
         extra_bytes: Memory it takes beyond inputs and output, in bytes.
+        declines: Why "auto" passes it by in a call that it could do, because the next ones are
+            faster; None if it gains.
+        quadratic: Whether a call makes it hold a tensor of q_len x kv_len.
+        least_pairs: Pairs of queries and keys, over all sequences, below which "auto" need not ask.
     """
 
     name: str
@@ -110,6 +114,9 @@ class Backend:
     refusals: Callable[[Call], Iterator[Refusal]]
     run: Callable[[Call], Result]
     extra_bytes: Callable[[Call], int]
+    declines: Callable[[Call], str | None] = lambda call: None
+    quadratic: Callable[[Call], bool] = lambda call: True
+    least_pairs: int = 0
 
 
 def prepare(

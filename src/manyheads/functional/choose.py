@@ -2,31 +2,62 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from manyheads.errors import BackendError
 from manyheads.functional.bias import PlacedBias
+from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
 from manyheads.functional.fused import FUSED, lower
 from manyheads.functional.reference import REFERENCE
+from manyheads.functional.varlen import VARLEN
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (FUSED, REFERENCE)}
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (VARLEN, BLOCKS, FUSED, REFERENCE)
+}
 """Every backend by its name, in the order in which "auto" tries them."""
 
 
-def choose(call: Call, backend: str) -> Backend:
-    """The backend that does a call: the named one, or with "auto" the first that can.
+@dataclass(frozen=True)
+class Auto:
+    """Let the library choose the backend, as ``backend="auto"`` does, under a condition.
+
+    Args:
+        never_quadratic: Refuse a call rather than make a tensor of q_len x kv_len for it, whose
+            memory grows with the square of the length.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> from manyheads.functional import Auto
+        >>> q = k = v = torch.zeros(1, 2, 64, 8)
+        >>> mh.attention(q, k, v, mh.Window(4), backend=Auto(never_quadratic=True)).shape
+        torch.Size([1, 2, 64, 8])
+    """
+
+    never_quadratic: bool = False
+
+
+def choose(call: Call, backend: str | Auto) -> Backend:
+    """The backend that does a call: the named one, or with "auto" the first that gains by it.
 
     Raises:
         BackendError: If the name is unknown, or the named backend cannot do the call.
     """
     if backend == "auto":
+        # A compiler would make a program of its own for each answer.
+        traced = torch.compiler.is_compiling()
+        pairs = 0 if traced else call.q.shape[0] * call.q.shape[2] * call.k.shape[2]
         for candidate in BACKENDS.values():
-            if next(candidate.refusals(call), None) is None:
+            if pairs < candidate.least_pairs:
+                continue
+            if next(candidate.refusals(call), None) is None and not candidate.declines(call):
                 return candidate
+    if isinstance(backend, Auto):
+        return _within_bounds(call) if backend.never_quadratic else choose(call, "auto")
     if backend not in BACKENDS:
         raise BackendError(
             f"backend must be one of auto, {', '.join(BACKENDS)}; got backend={backend!r}. "
@@ -42,6 +73,27 @@ def choose(call: Call, backend: str) -> Backend:
     return named
 
 
+def _within_bounds(call: Call) -> Backend:
+    """The first backend that gains by the call, or can at least do it, in linear memory."""
+    able, reasons = [], []
+    for candidate in BACKENDS.values():
+        refusal = next(candidate.refusals(call), None)
+        if refusal is not None:
+            reasons.append(f"{candidate.name}: {refusal.why}, so {refusal.cure}")
+        elif candidate.quadratic(call):
+            reasons.append(f"{candidate.name}: it makes a tensor of q_len x kv_len")
+        elif not candidate.declines(call):
+            return candidate
+        else:
+            able.append(candidate)
+    if able:
+        return able[0]
+    raise BackendError(
+        f"backend=Auto(never_quadratic=True) must find a backend of linear memory; got a call that "
+        f"none can do: {'; '.join(reasons)}. Change the call, or let backend='auto' choose."
+    )
+
+
 @dataclass(frozen=True)
 class Row:
     """What `explain` says of one backend.
@@ -49,12 +101,14 @@ class Row:
     Args:
         backend: Its name.
         refusals: Why it cannot do the call, and what would change that; empty if it can.
+        declines: Why "auto" passes it by, even if it can; None if it would gain.
         extra_bytes: Memory beyond inputs and output, in bytes; None if it cannot do the call.
         chosen: Whether it does the call.
     """
 
     backend: str
     refusals: tuple[Refusal, ...]
+    declines: str | None
     extra_bytes: int | None
     chosen: bool
 
@@ -87,7 +141,7 @@ class Explanation:
         for row in self.rows:
             if row.chosen:
                 return None
-            if row.refusals:
+            if row.refusals and not row.declines:
                 return f"for {row.backend}: " + ", and ".join(r.cure for r in row.refusals)
         return None
 
@@ -96,6 +150,8 @@ class Explanation:
         for row in self.rows:
             memory = "-" if row.extra_bytes is None else _size(row.extra_bytes)
             why = "; ".join(r.why for r in row.refusals) or BACKENDS[row.backend].summary
+            if row.can and row.declines and not row.chosen:
+                why = f"no gain: {row.declines}"
             mark = "> " if row.chosen else "  "
             can = "yes" if row.can else "no"
             lines.append(f"{mark}{row.backend:<11}{can:<5}{memory:>14}  {why}")
@@ -120,7 +176,7 @@ def explain(
     dropout: float = 0.0,
     q_pos: Positions = None,
     kv_pos: Positions = None,
-    backend: str = "auto",
+    backend: str | Auto = "auto",
     verbose: bool = True,
 ) -> Explanation:
     """Tell which backend `attention` would take for these arguments, why, and at what memory.
@@ -170,8 +226,9 @@ def explain(
     rows = []
     for candidate in BACKENDS.values():
         refusals = tuple(candidate.refusals(call))
+        declines = candidate.declines(call)
         extra = None if refusals else candidate.extra_bytes(call)
-        rows.append(Row(candidate.name, refusals, extra, candidate is chosen))
+        rows.append(Row(candidate.name, refusals, declines, extra, candidate is chosen))
     table = Explanation(tuple(rows), _notes(call, chosen))
     if verbose:
         print(table)

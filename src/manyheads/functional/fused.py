@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import attend_with_lse
 from manyheads.functional.fold import without_object
@@ -25,7 +26,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("a bias with gradient takes torch's quadratic path", "detach the bias")
     if _needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
         yield Refusal("only the CPU kernel gives its log-sum-exp", "leave lse and sink_logits out")
-    if _needs_lse(call) and _is_mapped():
+    if _needs_lse(call) and is_mapped():
         yield Refusal("its log-sum-exp knows no torch.func transform", "call it outside of them")
     if _needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
         yield Refusal("its log-sum-exp has no gradient in compiled code", "compile without it")
@@ -63,14 +64,15 @@ def _takes_both(call: Call) -> bool:
 
     Its log-sum-exp is wrong for rows that only both of them empty; it maps over no further axis.
     """
-    return call.q.device.type == "cpu" and not _needs_lse(call) and not _is_mapped()
+    return call.q.device.type == "cpu" and not _needs_lse(call) and not is_mapped()
 
 
 def _needs_lse(call: Call) -> bool:
     return call.need == "lse" or call.sink_logits is not None
 
 
-def _is_mapped() -> bool:
+def is_mapped() -> bool:
+    """Whether a torch.func transform is at work."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
@@ -79,9 +81,7 @@ def _run(call: Call) -> Result:
     if call.bias is None and call.scale > 0 and dtype not in _HALVES:
         # The common call, where microseconds count.
         return _attend(call, None)
-    if _is_slow(call):
-        call = call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
-    call, lacking = without_object(call)  # first, for a bias may read q and the scale
+    call, lacking = without_object(widened(call))  # first, for a bias may read q and the scale
     if call.scale <= 0:
         # The kernel hides the future by -inf before it scales, which would make inf or NaN of it.
         sign = -1.0 if call.scale < 0 else 0.0
@@ -98,11 +98,11 @@ def _run(call: Call) -> Result:
 def _attend(call: Call, lacking: Tensor | None) -> Result:
     width = call.v.shape[3]
     mask, causal = lower(call)
-    q, k, v = _fit(call.q, call.k, call.v)
+    q, k, v = fit(call.q, call.k, call.v)
     if _needs_lse(call):
         output, lse = attend_with_lse(q, k, v, mask, causal=causal, scale=call.scale)
         lse = lse if lacking is None else lse + lacking
-        return Result(_with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
+        return Result(with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
     if causal and mask is not None:
         output, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, True, attn_mask=mask, scale=call.scale
@@ -121,6 +121,13 @@ def _attend(call: Call, lacking: Tensor | None) -> Result:
     return Result(output if output.shape[3] == width else output[..., :width])
 
 
+def widened(call: Call) -> Call:
+    """The call in fp32 where the processor is slow in less."""
+    if not _is_slow(call):
+        return call
+    return call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())
+
+
 def _is_slow(call: Call) -> bool:
     # A processor without 16-bit arithmetic: measured, the kernel's backward takes 4 to 6 times
     # as long in bf16 as in fp32 and its forward as long, in fp16 all of it longer. Without
@@ -131,9 +138,12 @@ def _is_slow(call: Call) -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
-def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # Widths that differ, or a last axis with gaps, would send torch to its quadratic path; zeros
-    # added to q and k leave scores as they are, and zeros added to v are cut off again.
+def fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one width, without gaps.
+
+    Others would send torch to its quadratic path; zeros added to q and k leave scores as they are,
+    and zeros added to v are cut off again.
+    """
     missing = v.shape[3] - q.shape[3]
     if missing > 0:
         q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
@@ -145,7 +155,8 @@ def _fit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _with_sinks(output: Tensor, lse: Tensor, sink_logits: Tensor | None) -> Tensor:
+def with_sinks(output: Tensor, lse: Tensor, sink_logits: Tensor | None) -> Tensor:
+    """The output, less what sink logits take."""
     if sink_logits is None:
         return output
     # A sink takes exp(sink) / (exp(sink) + exp(lse)) of the weight.
@@ -161,11 +172,26 @@ def _extra_bytes(call: Call) -> int:
     mask, _ = lower(plain)
     if mask is not None and mask is not call.bias:
         extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
-    fit = _fit(plain.q, plain.k, plain.v)
-    for before, after in zip((call.q, call.k, call.v), fit, strict=True):
+    fitted = fit(plain.q, plain.k, plain.v)
+    for before, after in zip((call.q, call.k, call.v), fitted, strict=True):
         if after is not before:
             extra += after.numel() * after.element_size()
     return extra
+
+
+def _quadratic(call: Call) -> bool:
+    if 1 in (call.q.shape[2], call.k.shape[2]):
+        return False
+    mask, bias = call.mask, call.bias
+    if isinstance(bias, PlacedBias):
+        if bias.fold(call.q, call.k, mask, call.scale) is None:
+            return True
+        bias = None
+    if mask is None or (bias is None and mask.is_causal):
+        return False  # A bias of all pairs was made by the caller.
+    causal = mask.is_below_diagonal and _takes_both(call)
+    by_query = bias is not None and bias.shape[2] > 1
+    return by_query or not mask.has_no_pairs(past_only=causal)
 
 
 FUSED = Backend(
@@ -174,4 +200,5 @@ FUSED = Backend(
     _refusals,
     _run,
     _extra_bytes,
+    quadratic=_quadratic,
 )

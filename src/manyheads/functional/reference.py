@@ -103,4 +103,5 @@ REFERENCE = Backend(
     _refusals,
     _run,
     _extra_bytes,
+    quadratic=lambda call: 1 not in (call.q.shape[2], call.k.shape[2]),
 )

@@ -1,7 +1,7 @@
 """What every mask is."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +36,9 @@ class Mask:
     reads_positions = True
     """Whether `allows` looks at positions; a rule that does not is never blind without them."""
 
+    reads_head = False
+    """Whether `bounds` tells more of one head than of all; blocks are then planned for each."""
+
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         """Whether each query may see each key; everything broadcasts.
 
@@ -65,6 +68,17 @@ class Mask:
             (True, False) where nothing is known: always sound.
         """
         return True, False
+
+    def mark_bounds(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> tuple[bool, bool]:
+        """As `bounds`, for a rule that reads one fact: from its least and greatest in a block."""
+        return True, False
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        """What this rule's answers hang on in a block of runs: where it is equal, so are they.
+
+        Takes what `bounds` takes, of blocks of one size.
+        """
+        return q_lo, kv_lo
 
     def settle(self, facts: Facts) -> "Mask":
         """This mask as a rule without tensors; its tensors are handed to ``facts``."""

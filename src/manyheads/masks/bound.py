@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class Bound:
         pairs: Facts of whole pairs, (batch or 1, heads or 1, q_len, kv_len), by name.
         clean: Whether absent tokens are known to hold nothing foreign, so that nobody zeroes them.
         keeps_below: What was written is kept if it has at most so many elements.
+        plans: Block plans made of this mask.
     """
 
     rule: Mask
@@ -38,6 +40,7 @@ class Bound:
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     clean: bool = False
     keeps_below: int = sys.maxsize
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False)
     _written: dict[object, Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -59,6 +62,11 @@ class Bound:
         if not (self.rule.hides_future() and q.is_run and kv.is_run):
             return False
         return True if q.length == kv.length and q.position == kv.position else False  # noqa: SIM210
+
+    def has_no_pairs(self, *, past_only: bool = False) -> bool:
+        """Whether `dense` surely has no axis for both queries and keys."""
+        rule = _without_causal(self.rule) if past_only else self.rule
+        return type(rule) is Everyone and (self.q.absent is None or self.kv.absent is None)
 
     def dense(self, num_heads: int = 1, *, past_only: bool = False) -> Tensor:
         """The pairs that may see each other: bool, broadcastable to (batch, heads, q_len, kv_len).

@@ -1,5 +1,6 @@
 """Nobody sees the future."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,6 +34,9 @@ class Causal(Mask):
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
     ) -> tuple[bool, bool]:
         return kv_lo <= q_hi, kv_hi <= q_lo
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        return q_lo - kv_lo
 
     def hides_future(self) -> bool:
         return True

@@ -1,5 +1,6 @@
 """A window with gaps."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -56,3 +57,6 @@ class Dilated(Mask):
         some = lowest <= highest and highest // self.step * self.step >= lowest
         every = -reach <= nearest and farthest <= reach and (self.step == 1 or nearest == farthest)
         return some, every and some
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        return q_lo - kv_lo

@@ -70,3 +70,6 @@ class SameDocument(Mask):
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         return q[self.fact] == kv[self.fact]
+
+    def mark_bounds(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> tuple[bool, bool]:
+        return q_lo <= kv_hi and kv_lo <= q_hi, q_lo == q_hi == kv_lo == kv_hi

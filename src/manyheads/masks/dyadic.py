@@ -1,5 +1,6 @@
 """Few keys, ever farther apart."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,3 +73,6 @@ class Dyadic(Mask):
         below = kv_lo <= q_hi // 2 and q_lo // 2 <= kv_hi
         above = kv_lo <= 2 * q_hi and 2 * q_lo <= kv_hi
         return below or above, False
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        return q_lo - kv_lo if self.kind == "powers" else (q_lo, kv_lo)

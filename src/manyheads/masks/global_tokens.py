@@ -1,5 +1,6 @@
 """A few tokens see all and are seen by all."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -94,10 +95,19 @@ class Global(Mask):
     ) -> tuple[bool, bool]:
         if self.tags is not None:
             return True, False
-        queries = sum(q_lo <= place <= q_hi for place in self.positions)
-        keys = sum(kv_lo <= place <= kv_hi for place in self.positions)
+        queries, keys = self._count(q_lo, q_hi), self._count(kv_lo, kv_hi)
         every = queries == q_hi - q_lo + 1 or keys == kv_hi - kv_lo + 1
         return queries > 0 or keys > 0, every
+
+    def _count(self, low: int, high: int) -> int:
+        places = self.positions
+        if not places or high < places[0] or low > places[-1]:
+            return 0
+        return len([place for place in places if low <= place <= high])
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        queries = tuple(place - q_lo for place in self.positions if q_lo <= place <= q_hi)
+        return queries, tuple(place - kv_lo for place in self.positions if kv_lo <= place <= kv_hi)
 
     def __repr__(self) -> str:
         if self.tags is not None:
@@ -115,3 +125,6 @@ class Tagged(Mask):
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         return q[self.fact] | kv[self.fact]
+
+    def mark_bounds(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> tuple[bool, bool]:
+        return bool(q_hi or kv_hi), bool(q_lo or kv_lo)

@@ -29,6 +29,8 @@ class PerHead(Mask):
 
     masks: tuple[Mask, ...]
 
+    reads_head = True
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "masks", tuple(self.masks))
         if not self.masks or not all(isinstance(mask, Mask) for mask in self.masks):

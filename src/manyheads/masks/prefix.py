@@ -1,5 +1,6 @@
 """The first keys are seen by all."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -70,6 +71,9 @@ class Prefix(Mask):
         if isinstance(self.length, Tensor):
             return True, False
         return kv_lo < self.length, kv_hi < self.length
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        return kv_lo
 
     def reopens_future(self) -> bool:
         return False  # that is what a prefix is for

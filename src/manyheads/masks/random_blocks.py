@@ -1,7 +1,10 @@
 """Random blocks of keys, the same ones every time."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +13,8 @@ from manyheads.errors import OptionError
 from manyheads.masks.base import Mask
 from manyheads.masks.facts import Side
 from manyheads.shapes import check_count
+
+Number = TypeVar("Number", int, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +49,8 @@ class RandomBlocks(Mask):
     length: int
     seed: int = 0
 
+    reads_head = True
+
     def __post_init__(self) -> None:
         for name in ("count", "block", "length"):
             check_count(name, getattr(self, name))
@@ -71,13 +78,13 @@ class RandomBlocks(Mask):
     def bounds(
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
     ) -> tuple[bool, bool]:
-        query_block = q_lo // self.block
-        if head is None or query_block != q_hi // self.block:
+        if head is None:
             return True, False
-        first = int(_hash(self.seed, torch.tensor(head), torch.tensor(query_block))) % self.blocks
-        drawn = {(first + draw * self._stride()) % self.blocks for draw in range(self.count)}
-        wanted = range(kv_lo // self.block, kv_hi // self.block + 1)
-        return any(b in drawn for b in wanted), all(b in drawn for b in wanted)
+        first, last = q_lo // self.block, q_hi // self.block
+        drawn = _drawn(self, head, first, last)
+        wanted = kv_lo // self.block, kv_hi // self.block
+        found = bisect_right(drawn, wanted[1]) - bisect_left(drawn, wanted[0])
+        return found > 0, first == last and found == wanted[1] - wanted[0] + 1
 
     def _stride(self) -> int:
         # Steps of a stride without a factor in common with the number of blocks never meet again.
@@ -87,7 +94,15 @@ class RandomBlocks(Mask):
         return stride
 
 
-def _hash(seed: int, head: Tensor, block: Tensor) -> Tensor:
+@lru_cache(maxsize=2**14)
+def _drawn(rule: RandomBlocks, head: int, first: int, last: int) -> list[int]:
+    """The key blocks that query blocks ``first`` to ``last`` see, in order."""
+    stride, draws = rule._stride(), range(rule.count)
+    starts = [_hash(rule.seed, head, block) for block in range(first, last + 1)]
+    return sorted({(start + draw * stride) % rule.blocks for start in starts for draw in draws})
+
+
+def _hash(seed: int, head: Number, block: Number) -> Number:
     """A number of 31 bits that looks random, the same on every machine."""
     of_seed = (seed * 104_729 + 12_345) & 0x7FFFFFFF  # a seed may have more bits than a tensor
     x = (head * 1_000_003 + block * 7_919 + of_seed) & 0x7FFFFFFF

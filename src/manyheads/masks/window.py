@@ -1,5 +1,6 @@
 """Only the near are seen."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -83,6 +84,9 @@ class Window(Mask):
             self.after is None or nearest >= -self.after
         )
         return some, every
+
+    def likeness(self, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int) -> Hashable:
+        return q_lo - kv_lo
 
     def hides_future(self) -> bool:
         # Window(1) is the diagonal: whoever joins it with more does not think of causality.

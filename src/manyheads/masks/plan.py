@@ -1,0 +1,304 @@
+"""Which blocks of queries see which blocks of keys, told without asking of any pair."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from manyheads.masks.algebra import And, Not, Or
+from manyheads.masks.base import Mask
+from manyheads.masks.bound import Bound
+from manyheads.masks.extent import Extent
+from manyheads.masks.facts import Tokens
+from manyheads.masks.per_head import PerHead
+
+Runs = tuple[tuple[int, int], ...]
+Part = tuple[int, int, Hashable]
+"""Key blocks from a first to one before a last, and their likeness; True if all see all."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A block of queries, and all keys of which it may see some.
+
+    Args:
+        start: Its first query, counted from 0; `stop` is the one after its last.
+        stop: See `start`.
+        runs: The keys, as (start, stop), in order.
+        likeness: Rows of equal likeness, in blocks of equal sizes, have the same mask; None where
+            every query sees all of these keys.
+    """
+
+    start: int
+    stop: int
+    runs: Runs
+    likeness: Hashable | None
+
+    @property
+    def keys(self) -> int:
+        """How many keys."""
+        return sum(stop - start for start, stop in self.runs)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs are computed."""
+        return (self.stop - self.start) * self.keys
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPlan:
+    """What the blocks of queries of one sequence see, for one head or for all of them.
+
+    Args:
+        bound: The mask.
+        sequence: Which sequence of the batch.
+        head: Which query head; None for all.
+        rows: The blocks of queries that see anybody.
+        written: What `additive` keeps; shared with the plans of other heads.
+    """
+
+    bound: Bound
+    sequence: int
+    head: int | None
+    rows: tuple[Row, ...]
+    written: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
+    _written: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs are computed."""
+        return sum(row.pairs for row in self.rows)
+
+    def additive(self, row: Row, num_heads: int, dtype: torch.dtype) -> Tensor | None:
+        """`dense` as a kernel adds it to its scores, 0 or -inf; kept for rows that see alike."""
+        key = (row.likeness, row.stop - row.start, num_heads, dtype)
+        if key in self.written:
+            return self.written[key]
+        seen = self.dense(row, num_heads)
+        if seen is None:
+            return None
+        added = torch.where(seen, seen.new_zeros((), dtype=dtype), -torch.inf)
+        held = sum(tensor.numel() for tensor in self.written.values()) + added.numel()
+        # A fake tensor, made to learn shapes, means nothing after its call.
+        if has_no_tensors(self.bound) and held <= _WRITTEN_KEPT and type(added) is Tensor:
+            self.written[key] = added
+        return added
+
+    def dense(self, row: Row, num_heads: int) -> Tensor | None:
+        """Who sees whom in one row: bool (1, heads or 1, queries, keys); None if all see all."""
+        if row.likeness is None:
+            return None
+        bound, where = self.bound, self.sequence
+        index = torch.cat([torch.arange(*run) for run in row.runs]).to(bound.kv.device)
+        heads = torch.arange(num_heads) if self.head is None else torch.tensor([self.head])
+        queries = torch.arange(row.start, row.stop).to(bound.q.device)
+        q, kv = _pick(bound.q, where, queries), _pick(bound.kv, where, index)
+        pairs = {
+            name: _pick_pairs(fact, where, self.head)[..., row.start : row.stop, :][..., index]
+            for name, fact in bound.pairs.items()
+        }
+        head = heads.to(bound.kv.device).view(-1, 1, 1)
+        seen = _of_head(bound.rule, self.head).allows(head, q.side(-2), kv.side(-1, pairs))
+        seen = seen.expand(*seen.shape[:2], row.stop - row.start, row.keys)
+        if q.absent is not None:
+            seen = seen & ~q.absent[:, None, :, None]
+        return seen if kv.absent is None else seen & ~kv.absent[:, None, None, :]
+
+
+_PLANS: dict[Hashable, tuple[BlockPlan, ...]] = {}
+_PLANS_KEPT, _WRITTEN_KEPT = 64, 2**20
+
+
+def plan(bound: Bound, batch: int, num_heads: int, block: int) -> tuple[BlockPlan, ...]:
+    """Plan the blocks of a call: one plan a sequence and head where they differ, else fewer.
+
+    Nothing of q_len x kv_len is made: squares of blocks are judged by the rule's `bounds` at their
+    corners, and divided where that leaves it open.
+
+    Args:
+        bound: The mask of the call.
+        batch: How many sequences.
+        num_heads: How many query heads.
+        block: Queries, and keys, in a block.
+
+    Returns:
+        The plans: for all sequences alike if there is one for sequence 0 alone, and likewise heads.
+
+    Example:
+        >>> import manyheads as mh
+        >>> from manyheads.masks.plan import plan
+        >>> bound = mh.masks.bind(mh.Causal() & mh.Window(64), 1, 1024, 1024)
+        >>> plan(bound, 1, 8, block=64)[0].rows[3].runs
+        ((128, 256),)
+    """
+    heads = tuple(range(num_heads)) if reads_head(bound.rule) else (None,)
+    free = has_no_tensors(bound)
+    kept: dict[Hashable, tuple[BlockPlan, ...]] = _PLANS if free else bound.plans
+    key: Hashable = (heads, block, batch)
+    if free:
+        lengths, device = (bound.q.length, bound.kv.length), bound.kv.device
+        key = (bound.rule, lengths, bound.q.position, bound.kv.position, device, heads, block)
+    if key not in kept:
+        if len(kept) >= _PLANS_KEPT:
+            kept.pop(next(iter(kept)))
+        written: dict[Hashable, Tensor] = {}
+        kept[key] = tuple(
+            BlockPlan(bound, sequence, head, _rows(bound, sequence, head, block), written)
+            for sequence in range(1 if free else batch)
+            for head in heads
+        )
+    return kept[key]
+
+
+def has_no_tensors(bound: Bound) -> bool:
+    """Whether a mask is all rule and runs, the same for every sequence."""
+    sides = (bound.q, bound.kv)
+    runs = all(side.is_run and side.absent is None and not side.marks for side in sides)
+    return runs and not bound.pairs
+
+
+def reads_head(rule: Mask) -> bool:
+    """Whether more can be said of one head than of all."""
+    return any(part.reads_head for part in rule.parts())
+
+
+def _rows(bound: Bound, sequence: int, head: int | None, block: int) -> tuple[Row, ...]:
+    longest = max(bound.q.length, bound.kv.length)
+    levels = max(1, (-(-longest // block) - 1).bit_length() + 1)
+    q = Extent.of(bound.q, sequence, block, levels)
+    kv = q if bound.q is bound.kv else Extent.of(bound.kv, sequence, block, levels)
+    judge = _Judge(bound, _of_head(bound.rule, head), head, q, kv)
+    found: list[list[Part]] = [[] for _ in range(q.leaves)]
+    _divide(judge, found, levels - 1, 0, 0)
+    return tuple(
+        _row(index, sorted(seen, key=lambda part: part[0]), block, q.length, kv.length)
+        for index, seen in enumerate(found)
+        if seen
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What a rule says of squares of blocks."""
+
+    bound: Bound
+    rule: Mask
+    head: int | None
+    q: Extent
+    kv: Extent
+
+    def bounds(self, level: int, i: int, j: int) -> tuple[bool, bool]:
+        q_lo, q_hi = self.q.ranges[""][level][i]
+        kv_lo, kv_hi = self.kv.ranges[""][level][j]
+        if q_lo > q_hi or kv_lo > kv_hi:
+            return False, False
+        if self.bound.q.marks or self.bound.kv.marks:
+            some, every = self._marked(self.rule, level, i, j)
+        else:
+            some, every = self.rule.bounds(self.head, q_lo, q_hi, kv_lo, kv_hi)
+        holes = (self.q.holes and self.q.holes[level][i]) or (
+            self.kv.holes and self.kv.holes[level][j]
+        )
+        return some, every and not holes
+
+    def _marked(self, rule: Mask, level: int, i: int, j: int) -> tuple[bool, bool]:
+        if isinstance(rule, And | Or):
+            some, every = self._marked(rule.left, level, i, j)
+            others, all_others = self._marked(rule.right, level, i, j)
+            if isinstance(rule, And):
+                return some and others, every and all_others
+            return some or others, every or all_others
+        if isinstance(rule, Not):
+            some, every = self._marked(rule.mask, level, i, j)
+            return not every, not some
+        fact = getattr(rule, "fact", None)
+        if fact in self.q.ranges and fact in self.kv.ranges:
+            return rule.mark_bounds(*self.q.ranges[fact][level][i], *self.kv.ranges[fact][level][j])
+        return rule.bounds(self.head, *self.q.ranges[""][level][i], *self.kv.ranges[""][level][j])
+
+    def likeness(self, i: int, j: int) -> Hashable:
+        if not has_no_tensors(self.bound):
+            return i, j
+        return _likeness(self.rule, self.head, *self.q.ranges[""][0][i], *self.kv.ranges[""][0][j])
+
+
+def _divide(judge: _Judge, found: list[list[Part]], level: int, i: int, j: int) -> None:
+    some, every = judge.bounds(level, i, j)
+    if not some:
+        return
+    if every:
+        last = min((j + 1) << level, judge.kv.leaves)
+        for row in found[i << level : (i + 1) << level]:
+            row.append((j << level, last, True))
+    elif level == 0:
+        found[i].append((j, j + 1, judge.likeness(i, j)))
+    else:
+        below = level - 1
+        q_blocks, kv_blocks = len(judge.q.ranges[""][below]), len(judge.kv.ranges[""][below])
+        for down in range(2 * i, min(2 * i + 2, q_blocks)):
+            for across in range(2 * j, min(2 * j + 2, kv_blocks)):
+                _divide(judge, found, below, down, across)
+
+
+def _likeness(
+    rule: Mask, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int
+) -> Hashable:
+    block = (q_lo, q_hi, kv_lo, kv_hi)
+    some, every = rule.bounds(head, *block)
+    if every or not some:
+        return every
+    if isinstance(rule, And | Or):
+        sides = _likeness(rule.left, head, *block), _likeness(rule.right, head, *block)
+        return (type(rule), *sides)
+    if isinstance(rule, Not):
+        return Not, _likeness(rule.mask, head, *block)
+    # A rule of which nothing is known may ask for the head too.
+    told = type(rule).likeness is not Mask.likeness
+    return rule, None if told else head, rule.likeness(*block)
+
+
+def _row(index: int, seen: list[Part], block: int, q_len: int, kv_len: int) -> Row:
+    runs: list[tuple[int, int]] = []
+    alike: list[tuple[int, Hashable]] = []
+    for first, last, like in seen:
+        start, stop = first * block, min(last * block, kv_len)
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], stop)
+        else:
+            runs.append((start, stop))
+        # However squares were divided, keys that all are seen are one part.
+        if alike and like is True and alike[-1][1] is True:
+            alike[-1] = (alike[-1][0] + stop - start, True)
+        else:
+            alike.append((stop - start, like))
+    likeness = None if all(like is True for _, like in alike) else tuple(alike)
+    return Row(index * block, min((index + 1) * block, q_len), tuple(runs), likeness)
+
+
+def _of_head(rule: Mask, head: int | None) -> Mask:
+    """The rule of one head, where heads have masks of their own."""
+    if head is None:
+        return rule
+    if isinstance(rule, PerHead):
+        return _of_head(rule.masks[head], head)
+    if isinstance(rule, And | Or):
+        return type(rule)(_of_head(rule.left, head), _of_head(rule.right, head))
+    return Not(_of_head(rule.mask, head)) if isinstance(rule, Not) else rule
+
+
+def _pick(tokens: Tokens, sequence: int, index: Tensor) -> Tokens:
+    def pick(fact: Tensor) -> Tensor:
+        fact = fact if fact.ndim == 2 else fact[None]
+        return fact[sequence if fact.shape[0] > 1 else 0][index][None]
+
+    position = tokens.position + index if tokens.is_run else pick(tokens.positions())
+    absent = None if tokens.absent is None else pick(tokens.absent)
+    marks = {name: pick(mark) for name, mark in tokens.marks.items()}
+    return Tokens(len(index), position, absent, marks, tokens.device)
+
+
+def _pick_pairs(fact: Tensor, sequence: int, head: int | None) -> Tensor:
+    at = sequence if fact.shape[0] > 1 else 0
+    fact = fact[at : at + 1]
+    return fact if head is None or fact.shape[1] == 1 else fact[:, head : head + 1]
