@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,9 @@ from manyheads.cache.cached import Cached
 from manyheads.errors import CacheError
 from manyheads.masks import Tokens
 from manyheads.shapes import check_count, values_are_cheap
+
+# Not Self, which beartype knows only in classes that it decorates whole.
+Kind = TypeVar("Kind", bound="Cache")
 
 
 class Cache(ABC):
@@ -95,7 +98,7 @@ class Cache(ABC):
         """Give back what only spare room, or a rollback that nobody will ask for, needs."""
         return
 
-    def split(self, index: Int[Tensor, " rows"]) -> Self:
+    def split(self: Kind, index: Int[Tensor, " rows"]) -> Kind:
         """A new cache that goes on with the rows in ``index``; this one keeps all of its own.
 
         Rows leave a batch so: ``paused = cache.split(some)``, then ``cache.reorder(the_others)``.
@@ -107,7 +110,7 @@ class Cache(ABC):
         part.reorder(index)
         return part
 
-    def merge(self, other: Self) -> None:
+    def merge(self: Kind, other: Kind) -> None:
         """Take in the rows of another cache, behind one's own; the other is left as it is.
 
         Rows that are shorter are padded on the left with absent tokens.
@@ -136,7 +139,7 @@ class Cache(ABC):
         files.write(Path(path), type(self).__name__, state)
 
     @classmethod
-    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
+    def load(cls: type[Kind], path: str | Path, device: torch.device | str = "cpu") -> Kind:
         """The cache that was saved; reading it runs no code of the file.
 
         Raises:
@@ -146,7 +149,7 @@ class Cache(ABC):
         vars(cache).update(files.read(Path(path), cls.__name__, cls.parts, device))
         return cache
 
-    def _tight(self) -> Self:
+    def _tight(self: Kind) -> Kind:
         """A copy without spare room, which may share what it holds."""
         return copy.copy(self)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -178,7 +178,7 @@ class PagedCache(Cache):
         self.pool.hold(_all(tables))
         self.pool.release(_all(before))
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "PagedCache") -> None:
         check_kind(self, other)
         if other._tokens is None:
             return
@@ -222,13 +222,13 @@ class PagedCache(Cache):
             self.pool.release(_all(failed))
             raise
 
-    def _tight(self) -> Self:
+    def _tight(self) -> "PagedCache":
         part = type(self)(BlockPool(self.pool.block, blocks=self.pool.blocks))
         if self._tokens is not None:
             part.append(*self.read())
         return part
 
-    def __copy__(self) -> Self:
+    def __copy__(self) -> "PagedCache":
         part = object.__new__(type(self))
         vars(part).update(super().__getstate__())
         self.pool.hold(_all(self._tables))

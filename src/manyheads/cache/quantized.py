@@ -1,7 +1,7 @@
 """A cache that rounds what is not recent."""
 
 import copy
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -149,7 +149,7 @@ class QuantizedCache(Cache):
     def _hold(self, held: Cached) -> None:
         self._old, self._new, self._tokens = None, held, held.tokens
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "QuantizedCache") -> None:
         check_kind(self, other)
         if (other.bits, other.group) != (self.bits, self.group):
             raise CacheError(

@@ -1,6 +1,6 @@
 """A cache of the last tokens only."""
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -208,7 +208,7 @@ class RingCache(Cache):
             self._ages = self._ages.index_select(0, index.to(self._ages.device))
         self._hold(held.rows(index))
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "RingCache") -> None:
         alike = isinstance(other, RingCache)
         if alike and (other.size, other.keep_first) != (self.size, self.keep_first):
             raise CacheError(
