@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from manyheads.doctor.call import Call
 from manyheads.doctor.causality import with_causality
 from manyheads.doctor.facts import Facts
+from manyheads.doctor.hiding import hide
 from manyheads.doctor.patient import Patient
 
 ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
@@ -35,8 +37,10 @@ def count_attentions(model: nn.Module) -> int:
 def attentions(patient: Patient) -> Iterator[tuple[str, Patient]]:
     """Each attention layer by its path, with the call that the model makes of it.
 
-    The model itself, if it is nothing else.
+    The model itself, if it is nothing else. Nothing is padding in these calls.
     """
+    if patient.facts.padding is not None and patient.facts.real is not None:
+        patient = replace(patient, call=hide(patient, patient.tokens(), patient.call))
     if is_bare(patient.model):
         yield type(patient.model).__name__, patient
         return
@@ -46,11 +50,19 @@ def attentions(patient: Patient) -> Iterator[tuple[str, Patient]]:
             continue
         kinds.add(type(module))
         try:
-            part = Patient.of(module, Call.of(module, args, kwargs), Facts())
+            part = Patient.of(module, _uncached(Call.of(module, args, kwargs)), Facts())
             part = with_causality(part)
         except Exception:
             continue  # it wants to be called in a way of its own
         yield f"{name} ({type(module).__name__})", part
+
+
+def _uncached(call: Call) -> Call:
+    """The call without the caches that models hand their layers, which every call would fill."""
+    for name, value in call.items():
+        if re.search("past|cache", name) and not isinstance(value, bool):
+            call = call.put(name, None)
+    return call
 
 
 def _is_attention(name: str, module: nn.Module) -> bool:

@@ -147,18 +147,20 @@ def _masks(call: Call, stream: Tensor, length: int, context: Slot | None) -> dic
 
 def _seen(mask: Tensor) -> Any:
     """The value of a square mask that lets a token see itself, as causal masks show it."""
-    own: Tensor = mask.diagonal(dim1=-2, dim2=-1)
-    corner: Tensor = mask[..., 0, -1]
-    values = own.unique()
-    alike = len(values) == 1 and not bool(torch.isin(corner, values).any())
-    return values[0].item() if alike else None
+    own = set(mask.diagonal(dim1=-2, dim2=-1).flatten().tolist())
+    ahead = set(mask[..., 0, -1].flatten().tolist())
+    return own.pop() if len(own) == 1 and not own & ahead else None
 
 
 def _is_fresh(model: nn.Module) -> bool:
     """Whether norms are still at their beginning: all gains 1, all shifts 0."""
     norms = [each for each in model.modules() if type(each).__name__.endswith("Norm")]
-    gains = [each.weight for each in norms if isinstance(getattr(each, "weight", None), Tensor)]
-    shifts = [each.bias for each in norms if isinstance(getattr(each, "bias", None), Tensor)]
+    gains: list[Any] = [
+        each.weight for each in norms if isinstance(getattr(each, "weight", None), Tensor)
+    ]
+    shifts: list[Any] = [
+        each.bias for each in norms if isinstance(getattr(each, "bias", None), Tensor)
+    ]
     began = all(bool((gain == 1).all()) for gain in gains)
     return bool(gains) and began and not any(bool(shift.any()) for shift in shifts)
 

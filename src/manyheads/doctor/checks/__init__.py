@@ -36,19 +36,19 @@ from manyheads.doctor.checks import (
 )
 
 CHECKS: tuple[Check, ...] = (
+    mask_inverted.CHECK,
+    self_excluded.CHECK,
     nan_origin.CHECK,
     dropout_in_eval.CHECK,
     nondeterministic_eval.CHECK,
     cross_ignores_context.CHECK,
     no_position.CHECK,
-    mask_inverted.CHECK,
     mask_lost.CHECK,
     mask_wrong_axis.CHECK,
     float01_mask_added.CHECK,
     heads_merged_wrong.CHECK,
     softmax_axis.CHECK,
     batch_mixing.CHECK,
-    self_excluded.CHECK,
     padding_leak.CHECK,
     future_leak.CHECK,
     document_leak.CHECK,

@@ -14,8 +14,11 @@ def look(patient: Patient) -> Iterator[Sign]:
     """Compare who reads whom with what each wrong reshape would give."""
     for name, part in attentions(patient):
         if part.has_tokens and part.x.ndim == 3 and part.length > 2:
-            yield from _by_influence(name, part)
-            yield from _by_swapping(name, part)
+            for find in (_by_influence, _by_swapping, _by_period):
+                signs = list(find(name, part))
+                yield from signs
+                if signs:
+                    break
 
 
 def _by_influence(name: str, part: Patient) -> Iterator[Sign]:
@@ -51,6 +54,24 @@ def _by_swapping(name: str, part: Patient) -> Iterator[Sign]:
         if not lawful and not bool(touched.all()) and torch.equal(~stayed, touched):
             unit = "outputs change when two tokens change places"
             yield Sign(name, int(touched.sum()), unit, f"2; {heads} heads are merged across time")
+            return
+
+
+def _by_period(name: str, part: Patient) -> Iterator[Sign]:
+    """Of equal tokens, a wrong split makes outputs that come again after each number of heads."""
+    if part.facts.context is not None or not part.x.is_floating_point():
+        return
+    axis = 0 if part.facts.layout == "length" else 1
+    x = part.x.narrow(axis, 0, 1).expand_as(part.x).contiguous()
+    out = part.ask(part.base.put(part.facts.x, x))
+    for heads in _head_counts(part):
+        if heads >= part.length - 1:
+            continue
+        again = part.differs(out[:, heads:], out[:, :-heads], allowed=part.close)
+        change = part.differs(out[:, 1:], out[:, :-1], allowed=part.close)
+        if change.all() and not again.any():
+            unit = f"of the output of equal tokens changes in turns of {heads}, the heads"
+            yield Sign(name, float(change.max()), unit, "none")
             return
 
 
@@ -94,6 +115,7 @@ CHECK = Check(
     source="jadore801120/attention-is-all-you-need-pytorch; pytorch/opacus#825",
     look=look,
     symptoms=(
+        "rope_on_values",
         "future_leak",
         "padding_leak",
         "no_position",

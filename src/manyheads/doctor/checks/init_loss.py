@@ -18,7 +18,8 @@ def look(patient: Patient) -> Iterator[Sign]:
     if ids is None or not patient.has_tokens or not 0 <= classes - len(ids) <= 16:
         raise CannotTell("the output is not one number for each word of the vocabulary")
     logits = patient.out.double().flatten(0, 1)
-    places = torch.randint(len(ids), (len(logits),), generator=patient.generator)
+    generator = torch.Generator().manual_seed(9000 + patient.seed)
+    places = torch.randint(len(ids), (len(logits),), generator=generator)
     loss = float(torch.nn.functional.cross_entropy(logits, ids[places]))
     guessing = math.log(classes)
     if loss > guessing + 1:

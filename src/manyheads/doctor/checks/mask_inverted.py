@@ -72,6 +72,7 @@ CHECK = Check(
         "cache_mismatch",
         "heads_merged_wrong",
         "half_overflow",
+        "nan_origin",
         "document_leak",
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from manyheads.doctor.check import Check, Sign
-from manyheads.doctor.checks.dropout_in_eval import spread
+from manyheads.doctor.checks.dropout_in_eval import UNSETTLED, spread
 from manyheads.doctor.patient import Patient
 
 
@@ -30,5 +30,5 @@ CHECK = Check(
     healthy="bit-identical answers in eval",
     source="pytorch.org/docs/stable/notes/randomness.html",
     look=look,
-    symptoms=("train_eval_mismatch",),
+    symptoms=UNSETTLED,
 )
