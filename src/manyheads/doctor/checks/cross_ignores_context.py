@@ -31,5 +31,11 @@ CHECK = Check(
     source="Vaswani et al. 2017, section 3.2.3 (arXiv:1706.03762)",
     look=look,
     needs=("context",),
-    symptoms=("unused_parameters", "gradient_dead", "softmax_axis", "padding_leak"),
+    symptoms=(
+        "unused_parameters",
+        "gradient_dead",
+        "softmax_axis",
+        "padding_leak",
+        "rope_on_values",
+    ),
 )
