@@ -17,6 +17,7 @@ COMMANDS = {
     "look": "Print a table of heads, and draw each of them.",
     "explain": "Tell which backend does an attention call, why, and at what memory.",
     "compare": "Tell how far an approximation is off, and from which length on it is faster.",
+    "doctor": "Tell what is wrong with any model's attention, where, and what cures it.",
     "info": "Print the facts that a bug report needs.",
 }
 

@@ -1,5 +1,12 @@
 """Tell anyone what is wrong with their attention, and where."""
 
+from manyheads.doctor.asserts import (
+    assert_batch_invariant,
+    assert_cache_consistent,
+    assert_causal,
+    assert_isolated_documents,
+    assert_padding_invariant,
+)
 from manyheads.doctor.check import Check, Finding, Sign, Verdict
 from manyheads.doctor.checks import CHECKS
 from manyheads.doctor.examine import examine
@@ -15,5 +22,10 @@ __all__ = [
     "Report",
     "Sign",
     "Verdict",
+    "assert_batch_invariant",
+    "assert_cache_consistent",
+    "assert_causal",
+    "assert_isolated_documents",
+    "assert_padding_invariant",
     "examine",
 ]
