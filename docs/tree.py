@@ -27,6 +27,7 @@ ORDER = [
     "models",
     "laws",
     "lens",
+    "doctor",
     "tasks",
     "training",
     "cli",
