@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from manyheads.errors import DTypeError, MaskError, MaskWarning
 from manyheads.masks.facts import Facts, Side
-from manyheads.shapes import Positions
+from manyheads.shapes import Positions, check_count
 
 
 class Mask:
@@ -186,8 +186,14 @@ class Mask:
             num_heads: How many query heads.
             q_pos: Positions of the queries; None makes them the last ``q_len`` of the keys.
             kv_pos: Positions of the keys.
+
+        Raises:
+            OptionError: If a number of things is no count.
         """
         kv_len = q_len if kv_len is None else kv_len
+        for name, length in (("q_len", q_len), ("kv_len", kv_len), ("batch", batch)):
+            check_count(name, length, least=0)
+        check_count("num_heads", num_heads)
         device = next((tensor.device for tensor in self.tensors()), None)
         from manyheads.masks.bound import bind
 
