@@ -214,11 +214,27 @@ class Mask:
 
         return describe(self, self.dense(q_len, kv_len, **options))
 
-    def draw(self, q_len: int, kv_len: int | None = None, **options: Any) -> str:
-        """Draw this mask in text, a line a query; takes what `dense` takes."""
+    def draw(self, q_len: int, kv_len: int | None = None, *, block: int = 1, **options: Any) -> str:
+        """Draw this mask in text, a line a query; takes what `dense` takes.
+
+        Args:
+            q_len: How many queries.
+            kv_len: How many keys; None means ``q_len``.
+            block: Draw squares of so many queries and keys as one: █ all see, ▒ some, · none.
+            **options: See `dense`.
+
+        Example:
+            >>> import manyheads as mh
+            >>> print((mh.Causal() & mh.Window(4)).draw(16, block=4))
+            ▒···
+            ▒▒··
+            ·▒▒·
+            ··▒▒
+        """
         from manyheads.masks.picture import draw
 
-        return draw(self.dense(q_len, kv_len, **options))
+        check_count("block", block)
+        return draw(self.dense(q_len, kv_len, **options), block)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
