@@ -66,6 +66,7 @@ _PARTS = {
     ),
     "layers": (
         "MultiHeadAttention",
+        "Scores",
         "FeedForward",
         "EncoderLayer",
         "DecoderLayer",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         FeedForward,
         LayerCache,
         MultiHeadAttention,
+        Scores,
     )
     from manyheads.masks import (
         Causal,

@@ -5,6 +5,7 @@ from manyheads.layers.encoder import EncoderLayer
 from manyheads.layers.feed_forward import FeedForward
 from manyheads.layers.multihead import MultiHeadAttention
 from manyheads.layers.residual import Residual
+from manyheads.layers.scores import Scores
 
 __all__ = [
     "DecoderLayer",
@@ -13,4 +14,5 @@ __all__ = [
     "LayerCache",
     "MultiHeadAttention",
     "Residual",
+    "Scores",
 ]
