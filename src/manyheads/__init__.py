@@ -67,6 +67,9 @@ _PARTS = {
     "layers": (
         "MultiHeadAttention",
         "Scores",
+        "DifferentialAttention",
+        "LatentAttention",
+        "to_grouped",
         "FeedForward",
         "EncoderLayer",
         "DecoderLayer",
@@ -117,11 +120,14 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
     )
     from manyheads.layers import (
         DecoderLayer,
+        DifferentialAttention,
         EncoderLayer,
         FeedForward,
+        LatentAttention,
         LayerCache,
         MultiHeadAttention,
         Scores,
+        to_grouped,
     )
     from manyheads.masks import (
         Causal,

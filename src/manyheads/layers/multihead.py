@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from manyheads.cache import Cache, CrossCache
 from manyheads.errors import PositionError
-from manyheads.functional import attention, attention_with_weights
 from manyheads.layers.checks import check_cache, check_same_tokens, check_stream
 from manyheads.layers.gate import Gate, gated, make_gate
 from manyheads.layers.heads import Heads
 from manyheads.layers.initialise import Init, initialise
 from manyheads.layers.projections import Projections
-from manyheads.layers.scores import Scores, begin_scores, checked_scores
+from manyheads.layers.scores import Scores, attend, begin_scores, checked_scores
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias, Rotary
 from manyheads.shapes import Positions, check_probability
@@ -194,18 +193,18 @@ class MultiHeadAttention(Heads):
         """The one call of `attention`: (batch, heads, q_len, width)."""
         if self.head_scale is not None:
             q = q * self.head_scale.to(q.dtype)[:, None, None]
-        options: dict[str, Any] = {
-            "bias": bias,
-            "scale": self._scale,
-            "softcap": self.scores.softcap,
-            "sink_logits": self.sink_logits,
-            "dropout": self.dropout if self.training else 0.0,
-        }
-        if weights_into is None:
-            return attention(q, k, v, bound, **options)
-        mixed, weights = attention_with_weights(q, k, v, bound, **options)
-        weights_into.append(weights)
-        return mixed
+        return attend(
+            q,
+            k,
+            v,
+            bound,
+            bias=bias,
+            scale=self._scale,
+            softcap=self.scores.softcap,
+            sink_logits=self.sink_logits,
+            dropout=self.dropout if self.training else 0.0,
+            weights_into=weights_into,
+        )
 
     def with_weights(
         self,

@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manyheads.errors import OptionError
-from manyheads.positions import Rotary
+from manyheads.functional import attention, attention_with_weights
+from manyheads.masks import Bound
+from manyheads.positions import Bias, Rotary
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Scores:
         >>> scores = mh.Scores(softcap=50.0, sinks=True)
         >>> layer = mh.MultiHeadAttention(16, 4, scores=scores)
         >>> _, weights = layer.with_weights(torch.zeros(1, 3, 16))
-        >>> weights.sum(-1)[0, 0]  # of four equal logits one is the sink's
+        >>> weights.detach().sum(-1)[0, 0]  # of four equal logits one is the sink's
         tensor([0.7500, 0.7500, 0.7500])
     """
 
@@ -96,6 +98,33 @@ def begin_scores(sink_logits: nn.Parameter | None, head_scale: nn.Parameter | No
         nn.init.zeros_(sink_logits)
     if head_scale is not None:
         nn.init.ones_(head_scale)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Bound | None,
+    *,
+    bias: Tensor | Bias | None,
+    scale: float,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    dropout: float,
+    weights_into: list[Tensor] | None,
+) -> Tensor:
+    """A layer's one call of `attention`, which gives its weights to a list if there is one."""
+    if weights_into is None:
+        return attention(
+            q, k, v, mask, bias=bias, scale=scale, softcap=softcap, sink_logits=sink_logits,
+            dropout=dropout,
+        )  # fmt: skip
+    mixed, weights = attention_with_weights(
+        q, k, v, mask, bias=bias, scale=scale, softcap=softcap, sink_logits=sink_logits,
+        dropout=dropout,
+    )  # fmt: skip
+    weights_into.append(weights)
+    return mixed
 
 
 def _is_finite(value: object) -> bool:
