@@ -143,8 +143,8 @@ class LatentAttention(nn.Module):
             turned, key = turn_new(self.rotary, turning, key, bound, cache, coordinates)
             kept = torch.cat((latent, key), dim=-1)
             if cache is not None:
-                # The values are in the keys.
-                kept, _, bound = append(cache, kept, kept[..., :0], bound)
+                nothing = kept.new_empty(*kept.shape[:3], 0)  # The values are in the keys.
+                kept, _, bound = append(cache, kept, nothing, bound)
             turned, kept = self._turn_kept(turning, turned, kept, bound, cache)
             absorbs = self._absorbs(q, kept, cache, bias)
             q, k, v = (self._absorbed if absorbs else self._expanded)(q, turned, kept)
