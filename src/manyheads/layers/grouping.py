@@ -1,17 +1,18 @@
 """Fewer key and value heads for a layer that was trained with more."""
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.layers.checks import checked_kv_heads
+from manyheads.errors import OptionError
 from manyheads.layers.differential import DifferentialAttention, check_pairs
 from manyheads.layers.multihead import MultiHeadAttention
-from manyheads.layers.projections import PackedLinear
 from manyheads.masks import Bound, Mask
+from manyheads.shapes import check_count, head_counts
 
 
 class Grouped(NamedTuple):
@@ -60,53 +61,39 @@ def to_grouped(
         >>> grouped.num_kv_heads, 0 < error < 1
         (2, True)
     """
-    checked_kv_heads(layer.num_kv_heads, num_kv_heads)
+    if layer.num_kv_heads % check_count("num_kv_heads", num_kv_heads):
+        raise OptionError(
+            f"num_kv_heads must divide those of the layer, {layer.num_kv_heads}; got num_kv_heads="
+            f"{num_kv_heads}. These do: {head_counts(layer.num_kv_heads)}."
+        )
     if isinstance(layer, DifferentialAttention):
         check_pairs("num_kv_heads", num_kv_heads)
     grouped = copy.deepcopy(layer).eval()
     before = grouped(x, context, mask=mask)
-    old, grouped.num_kv_heads = grouped.num_kv_heads, num_kv_heads
+    shares = layer.num_kv_heads // num_kv_heads
+
+    def pool(rows: Tensor) -> Tensor:
+        """(heads * head_dim, ...) of old heads to that of new ones."""
+        return rows.unflatten(0, (num_kv_heads, shares, -1)).mean(dim=1).flatten(0, 1)
+
+    def pool_pack(rows: Tensor) -> Tensor:
+        q, k, v = rows.split(layer.widths)
+        return torch.cat((q, pool(k), pool(v)))
+
+    grouped.num_kv_heads = num_kv_heads
     if grouped.projections == "packed":
-        grouped.qkv_proj = _pooled_pack(grouped.qkv_proj, old, grouped.widths)
+        _change(grouped.qkv_proj, pool_pack)
+        grouped.qkv_proj.widths = grouped.widths
     else:
-        grouped.k_proj = _pooled_linear(grouped.k_proj, old, num_kv_heads)
-        grouped.v_proj = _pooled_linear(grouped.v_proj, old, num_kv_heads)
+        _change(grouped.k_proj, pool)
+        _change(grouped.v_proj, pool)
     after = grouped(x, context, mask=mask)
     error = (after - before).norm() / before.norm()
     return Grouped(grouped.train(layer.training), float(error))
 
 
-def _pooled(rows: Tensor, old: int, new: int) -> Tensor:
-    """(old heads * head_dim, ...) to (new heads * head_dim, ...)."""
-    return rows.unflatten(0, (new, old // new, -1)).mean(dim=1).flatten(0, 1)
-
-
-def _pooled_linear(linear: nn.Linear, old: int, new: int) -> nn.Linear:
-    weight = _pooled(linear.weight, old, new)
-    pooled = nn.Linear(
-        weight.shape[1], weight.shape[0], linear.bias is not None, weight.device, weight.dtype
-    )
-    pooled.weight.copy_(weight)
-    if linear.bias is not None:
-        pooled.bias.copy_(_pooled(linear.bias, old, new))
-    return pooled
-
-
-def _pooled_pack(linear: PackedLinear, old: int, widths: tuple[int, int, int]) -> PackedLinear:
-    def pooled(rows: Tensor) -> Tensor:
-        q, k, v = rows.split(linear.widths)
-        new = old * widths[1] // k.shape[0]
-        return torch.cat((q, _pooled(k, old, new), _pooled(v, old, new)))
-
-    weight = linear.weight
-    pack = PackedLinear(
-        weight.shape[1],
-        widths,
-        bias=linear.bias is not None,
-        device=weight.device,
-        dtype=weight.dtype,
-    )
-    pack.weight.copy_(pooled(weight))
-    if linear.bias is not None:
-        pack.bias.copy_(pooled(linear.bias))
-    return pack
+def _change(linear: nn.Linear, rows: Callable[[Tensor], Tensor]) -> None:
+    """Give a projection other rows, made of its own."""
+    for name, old in list(linear.named_parameters()):
+        setattr(linear, name, nn.Parameter(rows(old), requires_grad=old.requires_grad))
+    linear.out_features = linear.weight.shape[0]
