@@ -66,6 +66,10 @@ _PARTS = {
     ),
     "layers": (
         "MultiHeadAttention",
+        "Scores",
+        "DifferentialAttention",
+        "LatentAttention",
+        "to_grouped",
         "FeedForward",
         "EncoderLayer",
         "DecoderLayer",
@@ -116,10 +120,14 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
     )
     from manyheads.layers import (
         DecoderLayer,
+        DifferentialAttention,
         EncoderLayer,
         FeedForward,
+        LatentAttention,
         LayerCache,
         MultiHeadAttention,
+        Scores,
+        to_grouped,
     )
     from manyheads.masks import (
         Causal,
