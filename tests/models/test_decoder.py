@@ -272,13 +272,3 @@ def test_a_decoding_step_is_one_graph_compiled_at_most_twice(style: str) -> None
     parts += [step(TOKENS[:, i : i + 1], caches=caches) for i in range(3, 11)]
     assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-10)
     assert counter.frame_count <= 2
-
-
-@torch.no_grad()
-@pytest.mark.usefixtures("_fresh_compiler")
-def test_two_models_share_a_compiled_function() -> None:
-    """Their scales differ, so that the compiler hands over a symbol."""
-    counter = CompileCounterWithBackend("aot_eager")
-    step = torch.compile(lambda decoder: decoder(TOKENS), fullgraph=True, backend=counter)
-    for decoder in (model(LLAMA), model(GPT)):
-        assert_close(step(decoder), decoder(TOKENS))

@@ -82,6 +82,8 @@ class Decoder(nn.Module):
         self._begin()
 
     def _begin(self) -> None:
+        if self.embedding.tokens.weight.is_meta:
+            return  # as in the layers: nothing to fill
         nn.init.normal_(self.embedding.tokens.weight, std=0.02)
         if self.output is not None:
             nn.init.normal_(self.output.weight, std=0.02)
