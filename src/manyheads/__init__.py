@@ -88,6 +88,8 @@ _PARTS = {
     "models": (
         "Transformer",
         "TransformerConfig",
+        "Decoder",
+        "DecoderConfig",
     ),
 }
 
@@ -152,7 +154,7 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         from_key_padding_mask,
         from_sdpa_mask,
     )
-    from manyheads.models import Transformer, TransformerConfig
+    from manyheads.models import Decoder, DecoderConfig, Transformer, TransformerConfig
     from manyheads.positions import (
         ALiBi,
         Axial,
