@@ -14,6 +14,7 @@ _PARTS = {
         "attention_with_lse",
         "attention_scores",
         "explain",
+        "statistics",
         "linear_attention",
         "performer_attention",
         "RandomFeatures",
@@ -119,6 +120,7 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         lsh_attention,
         nystrom_attention,
         performer_attention,
+        statistics,
     )
     from manyheads.layers import (
         DecoderLayer,
