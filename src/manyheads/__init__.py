@@ -84,6 +84,12 @@ _PARTS = {
     "models": (
         "Transformer",
         "TransformerConfig",
+        "generate",
+        "stream",
+        "beam_search",
+        "Sampling",
+        "Stop",
+        "Draft",
     ),
 }
 
@@ -144,7 +150,16 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         from_key_padding_mask,
         from_sdpa_mask,
     )
-    from manyheads.models import Transformer, TransformerConfig
+    from manyheads.models import (
+        Draft,
+        Sampling,
+        Stop,
+        Transformer,
+        TransformerConfig,
+        beam_search,
+        generate,
+        stream,
+    )
     from manyheads.positions import (
         ALiBi,
         Axial,
