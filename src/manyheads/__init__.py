@@ -84,6 +84,8 @@ _PARTS = {
     "models": (
         "Transformer",
         "TransformerConfig",
+        "Decoder",
+        "DecoderConfig",
         "generate",
         "stream",
         "beam_search",
@@ -151,6 +153,8 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         from_sdpa_mask,
     )
     from manyheads.models import (
+        Decoder,
+        DecoderConfig,
         Draft,
         Sampling,
         Stop,

@@ -26,7 +26,9 @@ from manyheads.layers.initialise import Init, initialise
 from manyheads.layers.norm import LayerNorm, RMSNorm, make_norm
 from manyheads.layers.projections import (
     PackedLinear,
+    ProjectionBias,
     Projections,
+    check_bias,
     check_projections,
     convert_state,
 )
@@ -56,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: Width of a head; None = ``d_model / num_heads``.
         d_context: Width of the context; None = `d_model`.
         d_value: Width of a value stream of its own; None = `d_context`.
-        bias: Whether the projections add a bias.
+        bias: Whether the projections add a bias; with "qkv" all but the output's do, as in Qwen2.
         dropout: Share of the weights to drop in training.
         output_dropout: Share of the output to drop in training.
         rotary: Turns queries and keys by their positions.
@@ -91,7 +93,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: int | None = None,
         d_context: int | None = None,
         d_value: int | None = None,
-        bias: bool = True,
+        bias: ProjectionBias = True,
         dropout: float = 0.0,
         output_dropout: float = 0.0,
         rotary: Rotary | None = None,
@@ -112,17 +114,18 @@ class MultiHeadAttention(nn.Module):
         self.projections = projections
         self.init: Init = init
         check_projections(projections, {self.d_model, self.d_context, self.d_value})
+        check_bias(bias)
 
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         kv_width = self.num_kv_heads * self.head_dim
         self._widths = (num_heads * self.head_dim, kv_width, kv_width)
         if projections == "packed":
-            self.qkv_proj = PackedLinear(d_model, self._widths, bias=bias, **place)
+            self.qkv_proj = PackedLinear(d_model, self._widths, bias=bool(bias), **place)
         else:
-            self.q_proj = nn.Linear(d_model, self._widths[0], bias=bias, **place)
-            self.k_proj = nn.Linear(self.d_context, kv_width, bias=bias, **place)
-            self.v_proj = nn.Linear(self.d_value, kv_width, bias=bias, **place)
-        self.out_proj = nn.Linear(self._widths[0], d_model, bias=bias, **place)
+            self.q_proj = nn.Linear(d_model, self._widths[0], bias=bool(bias), **place)
+            self.k_proj = nn.Linear(self.d_context, kv_width, bias=bool(bias), **place)
+            self.v_proj = nn.Linear(self.d_value, kv_width, bias=bool(bias), **place)
+        self.out_proj = nn.Linear(self._widths[0], d_model, bias=bias is True, **place)
         self.q_norm = make_norm(qk_norm, self.head_dim, **place)
         self.k_norm = make_norm(qk_norm, self.head_dim, **place)
         self.rotary = checked_rotary(rotary, self.head_dim)

@@ -1,6 +1,8 @@
 """Small reference models."""
 
 from manyheads.models.config import TransformerConfig
+from manyheads.models.decoder import Decoder
+from manyheads.models.decoder_config import DecoderConfig
 from manyheads.models.generation import (
     Beams,
     Draft,
@@ -13,10 +15,14 @@ from manyheads.models.generation import (
     generate,
     stream,
 )
+from manyheads.models.presets import PRESETS
 from manyheads.models.transformer import Memory, Transformer
 
 __all__ = [
+    "PRESETS",
     "Beams",
+    "Decoder",
+    "DecoderConfig",
     "Draft",
     "LanguageModel",
     "Memory",

@@ -10,7 +10,7 @@ from manyheads.errors import ShapeError
 
 
 def assemble_weights(
-    steps: Sequence[Float[Tensor, "batch heads q_len kv_len"]],
+    steps: Sequence[Tensor],
 ) -> Float[Tensor, "batch heads length kv_total"]:
     """One map of a text that was read in steps through a cache, as one pass would give it.
 
@@ -19,8 +19,9 @@ def assemble_weights(
     ``torch.cat(steps, dim=2)``.
 
     Args:
-        steps: Weights of a self-attention, from `with_weights` or `weights_into`, in their order.
-            A `RingCache` with `keep_first` shows keys that do not stand side by side: none of it.
+        steps: Weights (batch, heads, q_len, kv_len) of one self-attention, from `with_weights` or
+            `weights_into`, in order. Not through a `RingCache` with `keep_first`, whose keys do
+            not stand side by side.
 
     Returns:
         Weights (batch, heads, all queries, all keys).
