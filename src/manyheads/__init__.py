@@ -91,6 +91,12 @@ _PARTS = {
         "TransformerConfig",
         "Decoder",
         "DecoderConfig",
+        "generate",
+        "stream",
+        "beam_search",
+        "Sampling",
+        "Stop",
+        "Draft",
     ),
 }
 
@@ -156,7 +162,18 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         from_key_padding_mask,
         from_sdpa_mask,
     )
-    from manyheads.models import Decoder, DecoderConfig, Transformer, TransformerConfig
+    from manyheads.models import (
+        Decoder,
+        DecoderConfig,
+        Draft,
+        Sampling,
+        Stop,
+        Transformer,
+        TransformerConfig,
+        beam_search,
+        generate,
+        stream,
+    )
     from manyheads.positions import (
         ALiBi,
         Axial,
