@@ -29,6 +29,15 @@ class Attends(nn.Module):
             )
         elif name == "context":
             self.layer = mh.MultiHeadAttention(8, 2, projections="packed", **options)
+        elif name == "scores and gates":
+            scores = mh.Scores(0.3, 2.0, head_scale=True, sinks=True)
+            self.layer = mh.MultiHeadAttention(8, 2, scores=scores, gate="head", **options)
+        elif name == "differential":
+            self.layer = mh.DifferentialAttention(8, 2, rotary=rotary, **options)
+        elif name == "latents":
+            self.layer = mh.LatentAttention(
+                *(8, 2, 6), head_dim=4, query_latent_dim=5, rotary=rotary, **options
+            )
         elif name == "encoder layer":
             self.layer = mh.EncoderLayer(8, 2, 16, rotary=rotary, **options)
         else:
@@ -42,7 +51,10 @@ class Attends(nn.Module):
         return self.layer(x, mask=mh.Causal() & mh.Window(3))
 
 
-NAMES = ("attention", "context", "encoder layer", "decoder layer")
+NAMES = (
+    *("attention", "context", "scores and gates", "differential", "latents"),
+    *("encoder layer", "decoder layer"),
+)
 
 
 def inputs(length: int = 4, batch: int = 2) -> tuple[Tensor, Tensor]:
