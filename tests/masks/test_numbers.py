@@ -133,7 +133,7 @@ def test_a_long_list_of_empty_rows_is_cut_short() -> None:
         (~(mh.Causal() & mh.Window(2)), "~(Causal() & Window(2))"),
         (mh.Window(before=3, after=0), "Window(before=3, after=0)"),
         (mh.Global((5, 0)), "Global((0, 5))"),
-        (mh.PerHead((mh.Causal(), mh.Window(2))), "PerHead(Causal(), Window(2))"),
+        (mh.PerHead((mh.Causal(), mh.Window(2))), "PerHead((Causal(), Window(2)))"),
         (mh.Padding(torch.ones(2, 3).bool()), "Padding(keep of (2, 3))"),
         (mh.Padding(lengths=torch.arange(9)), "Padding(lengths of (9,))"),
         (mh.Prefix(torch.tensor([1, 2])), "Prefix(lengths of (2,))"),
