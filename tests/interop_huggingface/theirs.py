@@ -30,7 +30,7 @@ class Theirs:
         self,
         attention: nn.Module,
         config: PretrainedConfig,
-        rotary: nn.Module,
+        rotary: nn.Module | None = None,
         *,
         sliding: bool = False,
     ) -> None:
@@ -44,16 +44,19 @@ class Theirs:
     ) -> tuple[Tensor, Tensor]:
         """Their output and weights of the last tokens of those of which ``keep`` speaks."""
         positions = (keep.cumsum(-1) - 1).clamp(min=0)[:, -x.shape[1] :]
+        turns, mask = self.rotary(x, positions), self.mask(x, keep, cache)
+        return self.attention(x, position_embeddings=turns, attention_mask=mask, cache=cache)[:2]
+
+    def mask(self, x: Tensor, keep: Tensor, cache: DynamicCache | None) -> Tensor:
+        """What they add to the scores."""
         make = create_sliding_window_causal_mask if self.sliding else create_causal_mask
-        mask = make(
+        return make(
             config=self.config,
             inputs_embeds=x,
             attention_mask=keep.long(),
             cache=cache,
-            position_ids=positions,
+            position_ids=(keep.cumsum(-1) - 1).clamp(min=0)[:, -x.shape[1] :],
         )
-        turns = self.rotary(x, positions)
-        return self.attention(x, position_embeddings=turns, attention_mask=mask, cache=cache)[:2]
 
 
 def copy_into(ours: nn.Module, state: dict[str, Tensor]) -> None:
@@ -77,6 +80,7 @@ def assert_alike(
     theirs: Theirs,
     mask: mh.Mask,
     *,
+    bias: mh.Bias | None = None,
     cache: Callable[[], Cache] = mh.GrowingCache,
     weights: bool = True,
     sizes: tuple[int, ...] = (LENGTH,),
@@ -88,6 +92,7 @@ def assert_alike(
         ours: Our layer, with their weights.
         theirs: Their layer.
         mask: What our layer is told.
+        bias: What is added to our scores.
         cache: Ours; theirs is the one that their models take.
         weights: Whether theirs mean the same as ours.
         sizes: Lengths of the chunks of a text; several mean caches.
@@ -104,7 +109,9 @@ def assert_alike(
         part, now = x[:, start:end], keep[:, start:end]
         positions = places[:, start:end] if padded else None
         expected, their_weights = theirs(part, keep[:, :end], held[1])
-        out, own_weights = ours.with_weights(part, mask=mask, positions=positions, cache=held[0])
+        out, own_weights = ours.with_weights(
+            part, mask=mask, positions=positions, cache=held[0], bias=bias
+        )
         assert_close(out[now], expected[now], atol=1e-5, rtol=1e-5)
         if weights and held[0] is None:
             rows = now[:, None].expand(own_weights.shape[:3])
