@@ -28,6 +28,7 @@ bench: $(INSTALLED)
 # Pictures and tree anew, then every page's code and links.
 docs: $(INSTALLED)
 	@$(BIN)/python docs/pictures.py
+	@$(BIN)/python docs/gallery.py
 	@$(BIN)/python docs/tree.py
 	@$(PYTEST) tests/test_docs.py
 

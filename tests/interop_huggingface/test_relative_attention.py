@@ -123,8 +123,12 @@ def test_t5s_decoder_layer_is_ours_with_a_scale_of_one(call: str) -> None:
     assert_alike(ours, theirs, mh.Causal(), bias=bias, **CALLS[call])
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("q_len", "memory"), [(7, 0), (7, 5), (1, 6), (12, 3)])
-def test_xlnets_relative_attention_is_ours(q_len: int, memory: int) -> None:
+def test_xlnets_relative_attention_is_ours(q_len: int, memory: int, masked: bool) -> None:
+    """Its positions start at q_len and not at 0, which no relative distance can see. Its mask says
+    1 = hidden and lies (q_len, kv_len, batch, 1); a memory is further keys before the queries.
+    """
     config = XLNetConfig(d_model=24, n_head=3, n_layer=1, d_inner=8, dropout=0.0, vocab_size=5)
     model, theirs = XLNetModel(config).eval(), XLNetRelativeAttention(config).eval()
     bias = mh.TransformerXLBias(3, 8, 24)
@@ -142,10 +146,19 @@ def test_xlnets_relative_attention_is_ours(q_len: int, memory: int) -> None:
     )
     encoding = model.relative_positional_encoding(q_len, length, bsz=2)
     encoded = torch.einsum("ibh,hnd->ibnd", encoding, theirs.r)
-    expected = theirs.rel_attn_core(*(t.permute(2, 0, 1, 3) for t in (q, k, v)), encoded)
+    mask, hidden = None, None
+    if masked:
+        # The first key is there, so that each query of the causal text sees somebody.
+        keep = torch.arange(length) < torch.tensor([[length], [max(length - 3, 1)]])
+        mask = mh.Causal() & mh.Padding(keep)
+        seen = mask.dense(q_len, length, batch=2)
+        hidden = (~seen).float().permute(2, 3, 0, 1)
+    expected = theirs.rel_attn_core(
+        *(t.permute(2, 0, 1, 3) for t in (q, k, v)), encoded, attn_mask=hidden
+    )
     expected = expected.permute(1, 2, 0, 3)
-    out = mh.attention(q, k, v, bias=bias)
+    out = mh.attention(q, k, v, mask, bias=bias)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     places = torch.arange(length)[None].expand(2, -1)
-    again = mh.attention(q, k, v, bias=bias, q_pos=places[:, memory:], kv_pos=places)
+    again = mh.attention(q, k, v, mask, bias=bias, q_pos=places[:, memory:], kv_pos=places)
     torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)

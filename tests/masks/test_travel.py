@@ -141,3 +141,20 @@ def test_fakes_are_never_asked_for_their_values() -> None:
         model = mh.Transformer(mh.TransformerConfig(9, 9, d_model=8, num_heads=2, d_hidden=8))
         ids = torch.ones(2, 3, dtype=torch.long)
         assert model(ids, ids).shape == (2, 3, 9)
+
+
+def test_the_opposite_of_a_mask_can_be_made_inside_of_compiled_code() -> None:
+    """torch's tracer knows ``&`` and ``|`` of our masks and not ``~``, at which a graph breaks."""
+
+    def operator(q: Tensor, window: mh.Mask) -> Tensor:
+        return mh.attention(q, q, q, ~window)
+
+    def method(q: Tensor, window: mh.Mask) -> Tensor:
+        return mh.attention(q, q, q, window.__invert__())
+
+    q, window = torch.randn(1, 2, 6, 8), mh.Window(2)
+    right = mh.attention(q, q, q, ~window)
+    for function in (operator, method):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=function is method)
+        torch.testing.assert_close(compiled(q, window), right)

@@ -217,7 +217,8 @@ def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
 
 
 def _finite(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # A comparison, since a compiler may hand over a symbol, of which isfinite cannot be asked.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise OptionError(
             f"{name} must be a finite number; got {name}={value!r}. Leave it out for "
             f"head_dim ** -0.5; a learned scale is multiplied into q."

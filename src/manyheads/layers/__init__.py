@@ -1,5 +1,6 @@
 """Parts with weights: each holds them and calls a function."""
 
+from manyheads.layers.block import Block
 from manyheads.layers.decoder import DecoderLayer, LayerCache
 from manyheads.layers.differential import DifferentialAttention
 from manyheads.layers.encoder import EncoderLayer
@@ -11,6 +12,7 @@ from manyheads.layers.residual import Residual
 from manyheads.layers.scores import Scores
 
 __all__ = [
+    "Block",
     "DecoderLayer",
     "DifferentialAttention",
     "EncoderLayer",

@@ -1,5 +1,6 @@
 """A layer whose tokens read one another and a context."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -40,9 +41,9 @@ class LayerCache(NamedTuple):
     context: CrossCache
 
     @classmethod
-    def new(cls) -> "LayerCache":
-        """An empty one that grows with the text."""
-        return cls(GrowingCache(), CrossCache())
+    def new(cls, kind: Callable[[], Cache] = GrowingCache) -> "LayerCache":
+        """An empty one, of a kind for its text."""
+        return cls(kind(), CrossCache())
 
     def reorder(self, index: Tensor) -> None:
         """Let row i continue what row ``index[i]`` was."""

@@ -13,7 +13,7 @@ from manyheads.layers.checks import check_cache, check_same_tokens, check_stream
 from manyheads.layers.gate import Gate, gated, make_gate
 from manyheads.layers.heads import Heads
 from manyheads.layers.initialise import Init, initialise
-from manyheads.layers.projections import Projections
+from manyheads.layers.projections import ProjectionBias, Projections, check_bias
 from manyheads.layers.scores import Scores, attend, begin_scores, checked_scores
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias, Rotary
@@ -38,7 +38,7 @@ class MultiHeadAttention(Heads):
         head_dim: Width of a head; None = ``d_model / num_heads``.
         d_context: Width of the context; None = `d_model`.
         d_value: Width of a value stream of its own; None = `d_context`.
-        bias: Whether the projections add a bias.
+        bias: Whether the projections add a bias; with "qkv" all but the output's do, as in Qwen2.
         dropout: Share of the weights to drop in training.
         output_dropout: Share of the output to drop in training.
         rotary: Turns queries and keys by their positions.
@@ -76,7 +76,7 @@ class MultiHeadAttention(Heads):
         head_dim: int | None = None,
         d_context: int | None = None,
         d_value: int | None = None,
-        bias: bool = True,
+        bias: ProjectionBias = True,
         dropout: float = 0.0,
         output_dropout: float = 0.0,
         rotary: Rotary | None = None,
@@ -88,6 +88,7 @@ class MultiHeadAttention(Heads):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        check_bias(bias)
         super().__init__(
             d_model,
             num_heads,
@@ -95,7 +96,7 @@ class MultiHeadAttention(Heads):
             head_dim=head_dim,
             d_context=d_context,
             d_value=d_value,
-            bias=bias,
+            bias=bool(bias),
             rotary=rotary,
             qk_norm=qk_norm,
             projections=projections,
@@ -107,8 +108,10 @@ class MultiHeadAttention(Heads):
         self.init: Init = init
         self.scores = checked_scores(scores)
         self.sink_logits, self.head_scale = self.scores.parameters(num_heads, **place)
-        self.gate_proj = make_gate(gate, d_model, num_heads, self.head_dim, bias=bias, **place)
-        self.out_proj = nn.Linear(self.widths[0], d_model, bias=bias, **place)
+        self.gate_proj = make_gate(
+            gate, d_model, num_heads, self.head_dim, bias=bool(bias), **place
+        )
+        self.out_proj = nn.Linear(self.widths[0], d_model, bias=bias is True, **place)
         self._scale = self.scores.scale_for(self.head_dim, rotary)
         self.output_dropout = nn.Dropout(check_probability("output_dropout", output_dropout))
         self.reset_parameters()
