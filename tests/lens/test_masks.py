@@ -30,9 +30,11 @@ def test_every_mask_has_its_name_and_the_page_a_title(tmp_path, ending):
     assert texts == ["All of them", "one", "two $x_1$", "three"]
 
 
-def test_texts_do_not_run_into_each_other_or_off_the_page():
-    seen = {f"Causal & Window {n}": mh.Causal().dense(n)[0, 0] for n in (3, 12, 100, 4000)}
-    figure = draw_masks(seen, title="Causal() & (Window(8) | Global(0))", columns=2)
+@pytest.mark.parametrize("title", ["", "Causal() & (Window(8) | Global(0))", "very " * 40])
+@pytest.mark.parametrize("lengths", [(3,), (3, 12, 100, 4000)])
+def test_texts_do_not_run_into_each_other_or_off_the_page(lengths, title):
+    seen = {f"a name that is too long for {n}": mh.Causal().dense(n)[0, 0] for n in lengths}
+    figure = draw_masks(seen, title=title, columns=2)
     drawn = [text for text in figure.texts if text.get_text()]
     for axes in figure.axes:
         drawn += [*axes.get_xticklabels(), *axes.get_yticklabels()]

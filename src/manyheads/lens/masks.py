@@ -10,7 +10,8 @@ from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
 from manyheads.lens.heatmap import FRAME
-from manyheads.lens.labels import label
+from manyheads.lens.labels import Label, label
+from manyheads.lens.page import measure
 from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings, save, write
 from manyheads.masks.picture import pool
 from manyheads.shapes import check_count
@@ -25,6 +26,7 @@ SIDE, LEFT, TOP, BELOW, GAP, TITLE = 1.8, 0.5, 0.28, 0.38, 0.12, 0.3
 # Cells that can be told apart; more are drawn as squares of several.
 MOST_CELLS, MOST_LINES, TICKS = 256, 40, 5
 FAINTEST = 0.3
+LONGEST_TITLE, LONGEST_NAME = 120, 30
 
 
 def draw_masks(
@@ -94,15 +96,17 @@ def _draw(
     room, head = TITLE if title else 0.0, TOP if any(masks) else GAP
     width = LEFT + columns * wide + (columns - 1) * (GAP + LEFT / 2) + GAP
     height = room + sum(heights) + len(rows) * (head + BELOW)
+    heading = label(title, width=LONGEST_TITLE)
+    if title:
+        width = max(width, LEFT + measure([heading], 9.0)[0][0] + GAP)
     figure = new_figure(width, height)
 
-    def write_at(left: float, top: float, text: str, font: float) -> None:
+    def write_at(left: float, top: float, shown: Label, font: float) -> None:
         place = (left / width, 1 - top / height)
-        shown = label(text, width=int((width - left) * 72 / font * 1.7))
         write(figure.text(*place, shown.text, fontsize=font, va="bottom", color=INK), shown)
 
     if title:
-        write_at(LEFT, room, title, 9.0)
+        write_at(LEFT, room, heading, 9.0)
     top = room + head
     for row, tall in zip(rows, heights, strict=True):
         for column, name in enumerate(row):
@@ -110,7 +114,7 @@ def _draw(
             left = LEFT + column * (wide + GAP + LEFT / 2)
             place = left / width, 1 - (top + down) / height, across / width, down / height
             if name:
-                write_at(left, top - 0.05, name, 8.0)
+                write_at(left, top - 0.05, label(name, width=LONGEST_NAME), 8.0)
             _paint(figure.add_axes(place), masks[name], words if column == 0 else ("", words[1]))
         top += tall + head + BELOW
     return figure

@@ -83,7 +83,7 @@ class PerHead(Mask):
         return all(mask.hides_future() for mask in self.masks)
 
     def __repr__(self) -> str:
-        return f"PerHead({', '.join(map(repr, self.masks))})"
+        return f"PerHead({self.masks!r})"
 
 
 def of_head(rule: Mask, head: int | None, num_heads: int) -> Mask:
