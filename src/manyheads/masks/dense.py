@@ -68,7 +68,7 @@ class Indexed(Mask):
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         seen = kv[self.fact]
-        if seen.shape[1] not in (1, head.shape[0]):
+        if head.ndim and seen.shape[1] not in (1, head.shape[0]):
             raise MaskError(
                 f"a mask tensor's heads must be 1 or num_heads={head.shape[0]}; got shape "
                 f"{tuple(seen.shape)}. Its dimensions are (batch, heads or 1, q_len, kv_len)."
