@@ -97,7 +97,7 @@ def hold_one(name: str) -> None:
 
 
 @pytest.mark.usefixtures("written_out")
-@pytest.mark.parametrize("name", ["grouped_heads", "odd_widths", "given_positions"])
+@pytest.mark.parametrize("name", ["grouped_heads", "odd_widths", "masks_over_several_blocks"])
 def test_written_out_it_keeps_the_laws(name: str) -> None:
     hold_one(name)
 
@@ -110,6 +110,7 @@ def test_written_out_it_keeps_the_laws(name: str) -> None:
         "odd_lengths",
         "every_mask",
         "absent_tokens",
+        "given_positions",
         "every_bias_that_reads_positions",
         "nothing_at_all",
         "leaves_its_arguments_alone",
@@ -126,7 +127,9 @@ TRACED = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that
 @pytest.mark.long
 @TRACED
 @pytest.mark.usefixtures("written_out")
-@pytest.mark.parametrize("name", ["over_several_blocks", "every_bias", "every_score_change"])
+@pytest.mark.parametrize(
+    "name", ["changes_over_several_blocks", "every_bias", "every_score_change"]
+)
 def test_written_out_and_traced_it_keeps_the_laws_of_what_it_reads(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,20 +167,27 @@ def every_score_change(trial: Trial) -> None:
         trial.agree(mask="causal", options=options)
 
 
-def over_several_blocks(trial: Trial) -> None:
-    """One call of each feature gives the reference's answer where kernels work block by block."""
-    heads, sizes = trial.case.num_heads, {"q_len": 130, "kv_len": 260, "head_dim": 16}
-    sinks = torch.linspace(-2.0, 2.0, heads)
-    ragged = torch.stack([torch.arange(260) - 7 * b for b in range(trial.case.batch)])
-    bias, change = ("bias", ALiBi(heads)), (("softcap", 3.0), ("sink_logits", sinks))
+WIDE: dict[str, Any] = {"q_len": 130, "kv_len": 260, "head_dim": 16}
+
+
+def masks_over_several_blocks(trial: Trial) -> None:
+    """Masks of each kind give the reference's answer where kernels work block by block."""
     for mask in ("none", "causal", "global", "documents", "heads of their own", "dense in four"):
-        trial.agree(mask=mask, **sizes)
-    trial.agree(mask="causal padding", void=float("nan"), num_kv_heads=2, **sizes)
-    trial.agree(mask="causal", options=change, **sizes)
-    trial.agree(mask="causal", options=(bias,), **sizes)
-    trial.agree(mask="window", options=(("q_pos", ragged[:, 130:]), ("kv_pos", ragged)), **sizes)
-    trial.agree(mask="none", bias="heads", hidden=True, value_dim=24, **sizes)
-    trial.agree(mask="causal", need="lse", **(sizes | {"q_len": 260, "kv_len": 130}))
+        trial.agree(mask=mask, **WIDE)
+    trial.agree(mask="causal padding", void=float("nan"), num_kv_heads=2, **WIDE)
+
+
+def changes_over_several_blocks(trial: Trial) -> None:
+    """Changes of scores, positions and log-sum-exp are right where kernels work block by block."""
+    heads = trial.case.num_heads
+    change = (("softcap", 3.0), ("sink_logits", torch.linspace(-2.0, 2.0, heads)))
+    trial.agree(mask="causal", options=change, **WIDE)
+    trial.agree(mask="causal", options=(("bias", ALiBi(heads)),), **WIDE)
+    trial.agree(mask="none", bias="heads", hidden=True, value_dim=24, **WIDE)
+    ragged = torch.stack([torch.arange(260) - 7 * b for b in range(trial.case.batch)])
+    places = (("q_pos", ragged[:, 130:]), ("kv_pos", ragged))
+    trial.agree(mask="window", options=places, **WIDE)
+    trial.agree(mask="causal", need="lse", **(WIDE | {"q_len": 260, "kv_len": 130}))
 
 
 def any_layout(trial: Trial) -> None:
@@ -248,10 +255,11 @@ LAWS: Suite = (
     weights_and_lse,
     refuses_by_name,
     leaves_its_arguments_alone,
-    over_several_blocks,
+    masks_over_several_blocks,
+    changes_over_several_blocks,
 )
 
-BRIEF: Suite = (over_several_blocks,)
+BRIEF: Suite = (masks_over_several_blocks, changes_over_several_blocks)
 """What is tried of a backend that compiles anew for every kind of call."""
 
 
