@@ -11,7 +11,7 @@ WHEEL_DEPS := $(CLEAN)/.installed
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: demo test test-long bench docs lint types tests wheel clean
+.PHONY: demo test test-long bench gpu-check docs lint types tests wheel clean
 .NOTPARALLEL:
 
 demo: $(INSTALLED)
@@ -25,6 +25,10 @@ test-long: $(PEERS)
 
 bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks
+
+# On one CUDA device, in under five minutes: the laws of every backend, and a table of speeds.
+gpu-check: $(INSTALLED)
+	@$(BIN)/python -m benchmarks.gpu
 
 # Pictures and tree anew, then every page's code and links.
 docs: $(INSTALLED)

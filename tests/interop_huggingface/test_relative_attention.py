@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from tests.interop_huggingface.theirs import CALLS, Theirs, assert_alike, copy_into, renamed
 from torch import Tensor
-from transformers import BloomConfig, T5Config, XLNetConfig
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers import BloomConfig, DynamicCache, T5Config, XLNetConfig
+from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
@@ -59,6 +60,67 @@ def test_blooms_alibi_is_ours_up_to_a_number_a_row(num_heads: int) -> None:
             backend=backend,
         )
         torch.testing.assert_close(out, weights @ v, atol=1e-5, rtol=1e-5)
+
+
+class TheirBloom(Theirs):
+    """BLOOM's layer, whose bias stands for the positions."""
+
+    def __call__(
+        self, x: Tensor, keep: Tensor, cache: DynamicCache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        alibi = build_alibi_tensor(keep.long(), self.config.n_head, x.dtype)
+        mask, nothing = self.mask(x, keep, cache), torch.zeros_like(x)
+        return self.attention(x, nothing, alibi=alibi, attention_mask=mask, layer_past=cache)
+
+
+class TheirT5(Theirs):
+    """T5's layer, which makes its own bias."""
+
+    def __call__(
+        self, x: Tensor, keep: Tensor, cache: DynamicCache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.attention(x, mask=self.mask(x, keep, cache), cache=cache)[::2]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("num_heads", [4, 6])
+def test_blooms_layer_is_ours_with_alibi(num_heads: int, call: str) -> None:
+    """Theirs adds slope * position, ours slope * distance: softmax sees no difference.
+
+    Their packed projection goes head by head, q, k and v of each; ours has all q first. A row of
+    padding sees the mean of all values in theirs and nobody in ours, so real tokens are compared.
+    """
+    config = BloomConfig(hidden_size=8 * num_heads, n_head=num_heads, hidden_dropout=0.0, n_layer=1)
+    config._attn_implementation = "eager"
+    theirs = TheirBloom(BloomAttention(config, layer_idx=0), config)
+    ours = mh.MultiHeadAttention(8 * num_heads, num_heads, projections="packed")
+    state = renamed(theirs.attention, {"query_key_value": "qkv_proj", "dense": "out_proj"})
+    for kind in ("weight", "bias"):
+        by_head = state[f"qkv_proj.{kind}"].unflatten(0, (num_heads, 3, 8))
+        state[f"qkv_proj.{kind}"] = by_head.transpose(0, 1).flatten(0, 2)
+    copy_into(ours, state)
+    assert_alike(ours, theirs, mh.Causal(), bias=mh.ALiBi(num_heads), **CALLS[call])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_t5s_decoder_layer_is_ours_with_a_scale_of_one(call: str) -> None:
+    """Theirs counts distances by place and ours by position: the same for any two real tokens."""
+    config = T5Config(
+        **{"d_model": 32, "d_kv": 8, "num_heads": 4, "dropout_rate": 0.0, "is_decoder": True},
+        num_layers=1,
+        relative_attention_num_buckets=12,
+        relative_attention_max_distance=15,
+    )
+    config._attn_implementation = "eager"
+    theirs = TheirT5(T5Attention(config, has_relative_attention_bias=True, layer_idx=0), config)
+    ours = mh.MultiHeadAttention(32, 4, bias=False, scores=mh.Scores(scale=1.0))
+    bias = mh.T5Bias(4, reach="past", num_buckets=12, max_distance=15)
+    names = {"relative_attention_bias": "bias", "o": "out_proj"}
+    state = renamed(theirs.attention, names | {name: f"{name}_proj" for name in "qkv"})
+    with torch.no_grad():
+        bias.table.copy_(state.pop("bias.weight"))
+    copy_into(ours, state)
+    assert_alike(ours, theirs, mh.Causal(), bias=bias, **CALLS[call])
 
 
 @pytest.mark.parametrize("masked", [False, True])

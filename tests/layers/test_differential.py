@@ -159,6 +159,23 @@ def test_half_precision_stays_near(dtype: torch.dtype) -> None:
     assert_close(half.double(), exact, atol=0.15, rtol=0.15)
 
 
+def test_autocast_computes_in_its_dtype() -> None:
+    layer, x = build("rotary and norms").float(), stream().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        out, weights = layer.with_weights(x, mask=mh.Causal())
+    assert out.dtype == weights.dtype == torch.bfloat16
+    assert_close(out.float(), layer(x, mask=mh.Causal()), atol=0.15, rtol=0.15)
+
+
+def test_dropout_falls_on_both_maps_in_training_only() -> None:
+    layer, x = build(dropout=0.5), stream(length=64)
+    clean, weights = layer.with_weights(x)
+    assert torch.equal(layer(x), layer(x))
+    noisy, returned = layer.train().with_weights(x)
+    assert_close(returned, weights)
+    assert not torch.allclose(noisy, clean)
+
+
 def test_heads_that_do_not_pair_up_are_refused() -> None:
     with pytest.raises(OptionError, match="num_heads must be even, since two heads make one map"):
         mh.DifferentialAttention(15, 3)

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 import manyheads as mh
@@ -179,6 +179,47 @@ def test_a_ring_that_keeps_the_first_tokens_counts_positions_in_the_cache(
     parts = [layer(part, mask=mask, cache=ring) for part in x.split(chunks, 1)]
     assert_close(torch.cat(parts, 1), whole, atol=1e-10, rtol=0)
     assert not torch.allclose(whole, layer(x, mask=mask))
+
+
+@torch.no_grad()
+def test_a_map_in_the_place_of_ours_is_called_at_every_step(ways: list[str]) -> None:
+    """As an adapter is, which shows the weight that it changes."""
+
+    class Adapter(nn.Module):
+        def __init__(self, inner: nn.Linear) -> None:
+            super().__init__()
+            self.inner, self.weight = inner, inner.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + x.sum(-1, keepdim=True)
+
+    layer, x = build(), stream()
+    layer.kv_up = Adapter(layer.kv_up)  # type: ignore[assignment]
+    whole, cache = layer(x, mask=mh.Causal()), mh.GrowingCache()
+    parts = [layer(part, mask=mh.Causal(), cache=cache) for part in x.split([9, 1, 1], 1)]
+    assert_close(torch.cat(parts, 1), whole, atol=1e-10, rtol=0)
+    assert set(ways) == {"expanded"}
+
+
+def test_autocast_computes_in_its_dtype() -> None:
+    layer, x = build().float(), stream().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        out, weights = layer.with_weights(x, mask=mh.Causal())
+        cache = mh.GrowingCache()
+        parts = [layer(part, mask=mh.Causal(), cache=cache) for part in x.split([9, 1, 1], 1)]
+    assert out.dtype == weights.dtype == cache.read().k.dtype == torch.bfloat16
+    assert_close(out.float(), layer(x, mask=mh.Causal()), atol=0.1, rtol=0.1)
+    assert_close(torch.cat(parts, 1), out, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_near_on_both_ways(dtype: torch.dtype) -> None:
+    layer, x, cache = build(), stream(), mh.GrowingCache()
+    exact = layer(x, mask=mh.Causal())
+    layer, x = layer.to(dtype), x.to(dtype)
+    parts = [layer(part, mask=mh.Causal(), cache=cache) for part in x.split([9, 1, 1], 1)]
+    assert parts[0].dtype == dtype
+    assert_close(torch.cat(parts, 1).double(), exact, atol=0.1, rtol=0.1)
 
 
 def test_gradients_pass_through_both_ways(ways: list[str]) -> None:

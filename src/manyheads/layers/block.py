@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from manyheads.cache import Cache
 from manyheads.layers.feed_forward import FeedForward
 from manyheads.layers.initialise import reset_children
+from manyheads.layers.latent import LatentAttention
 from manyheads.layers.multihead import MultiHeadAttention
 from manyheads.layers.residual import Residual
 from manyheads.layers.stream import settle_self
@@ -20,7 +21,7 @@ class Block(nn.Module):
     Under `Causal()` and with a cache it is the layer of a decoder-only model.
 
     Args:
-        self_attention: How tokens read one another.
+        self_attention: How tokens read one another: any attention of this package.
         feed_forward: What each makes of it.
         attention_residual: How the attention joins the stream.
         feed_forward_residual: How the feed-forward network does.
@@ -37,7 +38,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        self_attention: MultiHeadAttention,
+        self_attention: MultiHeadAttention | LatentAttention,
         feed_forward: FeedForward,
         attention_residual: Residual,
         feed_forward_residual: Residual,

@@ -25,8 +25,8 @@ def make_gate(
         return None
     if gate not in ("head", "channel"):
         raise OptionError(
-            f"gate must be None, 'head' or 'channel'; got gate={gate!r}. 'channel' gates every "
-            f"feature of a head by itself, 'head' all of them alike."
+            f"gate must be None, 'head' or 'channel'; got gate={gate!r}. Take 'channel' to gate "
+            f"every feature of a head by itself, 'head' to gate all of them alike."
         )
     width = num_heads * (head_dim if gate == "channel" else 1)
     return nn.Linear(d_model, width, bias=bias, device=device, dtype=dtype)

@@ -217,6 +217,8 @@ class LatentAttention(nn.Module):
         """Whether it multiplies less to bring the queries to the latents than latents to them."""
         if cache is None or (isinstance(bias, Bias) and bias.reads_content):
             return False
+        if type(self.kv_up) is not nn.Linear:
+            return False  # Whoever put another map in its place wants it called.
         q_len, kv_len, latent = q.shape[2], kept.shape[2], self.latent_dim
         width = self.head_dim + self.value_dim
         # Multiplications of each head; the part that turns costs both the same.

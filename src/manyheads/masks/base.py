@@ -42,6 +42,8 @@ class Mask:
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         """Whether each query may see each key; everything broadcasts.
 
+        Some kernels ask pair by pair: then every tensor is a single number, without dimensions.
+
         Args:
             head: The query heads, int (heads, 1, 1).
             q: What is known of the queries; ``q.position`` is (batch or 1, 1, q_len, 1).

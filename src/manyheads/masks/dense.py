@@ -68,7 +68,8 @@ class Indexed(Mask):
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         seen = kv[self.fact]
-        check_heads(seen, head.shape[0])
+        if head.ndim:
+            check_heads(seen, head.shape[0])
         return seen
 
 

@@ -51,9 +51,14 @@ class PerHead(Mask):
         return any(mask.reads_positions for mask in self.masks)
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
+        if head.ndim == 0:  # one head of one pair, as FlexAttention asks
+            seen = torch.zeros_like(head, dtype=torch.bool)
+            for h, mask in enumerate(self.masks):
+                seen = seen | ((head == h) & mask.allows(head, q, kv))
+            return seen
         self.check_heads(head.shape[0])
-        seen = [four_dims(mask.allows(head[h : h + 1], q, kv)) for h, mask in enumerate(self.masks)]
-        return torch.cat(torch.broadcast_tensors(*seen), dim=1)
+        each = [four_dims(mask.allows(head[h : h + 1], q, kv)) for h, mask in enumerate(self.masks)]
+        return torch.cat(torch.broadcast_tensors(*each), dim=1)
 
     def bounds(
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int

@@ -1,6 +1,6 @@
 """Which blocks of queries see which blocks of keys, told without asking of any pair."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -27,14 +27,15 @@ class Row:
         start: Its first query, counted from 0; `stop` is the one after its last.
         stop: See `start`.
         runs: The keys, as (start, stop), in order.
-        likeness: Rows of equal likeness, in blocks of equal sizes, have the same mask; None where
-            every query sees all of these keys.
+        likeness: How the keys are seen, in stretches of (keys, likeness), True where all of them
+            surely are; None where that is so everywhere. Rows of equal likeness, in blocks of
+            equal sizes, have the same mask.
     """
 
     start: int
     stop: int
     runs: Runs
-    likeness: Hashable | None
+    likeness: tuple[tuple[int, Hashable], ...] | None
 
     @property
     def keys(self) -> int:
@@ -45,6 +46,13 @@ class Row:
     def pairs(self) -> int:
         """How many pairs are computed."""
         return (self.stop - self.start) * self.keys
+
+    def blocks(self, block: int) -> Iterator[tuple[int, bool]]:
+        """Each block of keys, counted from 0, and whether all of its pairs surely are seen."""
+        alike = ((self.keys, True),) if self.likeness is None else self.likeness
+        whole = [like is True for count, like in alike for _ in range(-(-count // block))]
+        numbers = [n for start, stop in self.runs for n in range(start // block, -(-stop // block))]
+        yield from zip(numbers, whole, strict=True)
 
 
 @dataclass(frozen=True, eq=False)
