@@ -41,6 +41,13 @@ def test_the_other_ways_to_begin() -> None:
 MODULES = {
     "attention": lambda **place: mh.MultiHeadAttention(8, 2, qk_norm="layer", **place),
     "packed": lambda **place: mh.MultiHeadAttention(8, 2, projections="packed", **place),
+    "scores and gates": lambda **place: mh.MultiHeadAttention(
+        *(8, 2), scores=mh.Scores(head_scale=True, sinks=True), gate="head", **place
+    ),
+    "differential": lambda **place: mh.DifferentialAttention(8, 2, **place),
+    "latents": lambda **place: mh.LatentAttention(
+        *(8, 2, 6), head_dim=4, query_latent_dim=5, rotary=mh.Rotary(4), bias=True, **place
+    ),
     "network": lambda **place: mh.FeedForward(8, 16, activation="swiglu", **place),
     "encoder layer": lambda **place: mh.EncoderLayer(8, 2, 16, rotary=mh.Rotary(4), **place),
     "decoder layer": lambda **place: mh.DecoderLayer(8, 2, 16, norm="pre", **place),

@@ -33,6 +33,52 @@ DRAWINGS = {
     "rule": (mh.Rule(lambda head, q, kv: q == kv + 1, "before"), 3, 3, "··· █·· ·█·"),
     "dense": (mh.Dense(torch.tensor([[True, False], [False, False]])), 2, 2, "█· ··"),
     "not": (~mh.Causal(), 3, 3, "·██ ··█ ···"),
+    "dilated": (mh.Dilated(2, step=2), 5, 5, "█·█·· ·█·█· █·█·█ ·█·█· ··█·█"),
+    "strided": (mh.Causal() & mh.Strided(2), 5, 5, "█···· ██··· ███·· ·███· █·███"),
+    "fixed": (mh.Causal() & mh.Fixed(2), 5, 5, "█···· ██··· ·██·· ·███· ·█·██"),
+    "fixed, two of three": (mh.Fixed(3, summary=2), 4, 4, "███· ███· ███· ·███"),
+    "dyadic": (mh.Causal() & mh.Dyadic(), 6, 6, "█····· ██···· ███··· ·███·· █·███· ·█·███"),
+    "halves": (mh.Dyadic("halves"), 5, 5, "█···· ███·· ·██·█ ·█·█· ··█·█"),
+    "longformer": (mh.Window(2) | mh.Global(3), 5, 5, "██·█· ████· ·███· █████ ···██"),
+    "packing": (
+        mh.Causal() & mh.Documents(torch.tensor([[0, 0, 1, 1, 1]])),
+        5,
+        5,
+        "█···· ██··· ··█·· ··██· ··███",
+    ),
+    # Pixels of two rows of three: 0 1 2 / 3 4 5.
+    "neighbourhood": (
+        mh.Neighbourhood(width=3, radius=1),
+        6,
+        6,
+        "██·██· ██████ ·██·██ ██·██· ██████ ·██·██",
+    ),
+    # Pixels of three rows of three, cut as 01|2 / 34|5 // 67|8, and as 0|12 // 3|45 / 6|78.
+    "tiles": (
+        mh.Tiles(3, tile=2),
+        9,
+        9,
+        "██·██···· ██·██···· ··█··█··· ██·██···· ██·██···· ··█··█··· ······██· ······██· ········█",
+    ),
+    "shifted tiles": (
+        mh.Tiles(3, tile=2, shift=1),
+        9,
+        9,
+        "█········ ·██······ ·██······ ···█··█·· ····██·██ ····██·██ ···█··█·· ····██·██ ····██·██",
+    ),
+    # What seeds draw, on every machine: seed 0 the key blocks 1 2 2 2, seed 7 the blocks 0 1 0 2.
+    "random blocks": (
+        mh.RandomBlocks(1, block=2, length=8),
+        8,
+        8,
+        "··██···· ··██···· ····██·· ····██·· ····██·· ····██·· ····██·· ····██··",
+    ),
+    "bigbird": (
+        mh.Window(2) | mh.Global(0) | mh.RandomBlocks(1, block=2, length=8, seed=7),
+        8,
+        8,
+        "████████ ███····· ████···· █·███··· ██·███·· ██··███· █···████ █···████",
+    ),
     "and binds tighter": (mh.Causal() & (mh.Window(1) | mh.Global(0)), 3, 3, "█·· ██· █·█"),
 }
 
@@ -87,7 +133,7 @@ def test_a_long_list_of_empty_rows_is_cut_short() -> None:
         (~(mh.Causal() & mh.Window(2)), "~(Causal() & Window(2))"),
         (mh.Window(before=3, after=0), "Window(before=3, after=0)"),
         (mh.Global((5, 0)), "Global((0, 5))"),
-        (mh.PerHead((mh.Causal(), mh.Window(2))), "PerHead(Causal(), Window(2))"),
+        (mh.PerHead((mh.Causal(), mh.Window(2))), "PerHead((Causal(), Window(2)))"),
         (mh.Padding(torch.ones(2, 3).bool()), "Padding(keep of (2, 3))"),
         (mh.Padding(lengths=torch.arange(9)), "Padding(lengths of (9,))"),
         (mh.Prefix(torch.tensor([1, 2])), "Prefix(lengths of (2,))"),
