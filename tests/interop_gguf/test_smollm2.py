@@ -120,11 +120,11 @@ def test_a_question_is_a_conversation_that_nobody_ends_early(smollm2: SmolLM2) -
 
 @needs_weights
 def test_it_answers_in_english_whatever_the_cache(smollm2: SmolLM2) -> None:
-    question, answers = "What is the capital of France?", []
+    question = "What is the capital of France?"
     for kind in (mh.GrowingCache, lambda: mh.QuantizedCache(8)):
-        caches = smollm2.decoder.new_caches(kind)
-        answers.append("".join(smollm2.answer(question, max_new_tokens=20, caches=caches)))
-    assert answers == ["The capital of France is Paris."] * 2
+        steps = list(smollm2.answer(question, max_new_tokens=20, cache=kind))
+        assert "".join(step.text[0] for step in steps) == "The capital of France is Paris."
+        assert len(steps) == 8, "the end of the turn included"
 
 
 @needs_weights
