@@ -1,6 +1,6 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, importing, layer, memory, window
+from benchmarks import call, decode, generate, importing, keep, layer, memory, window
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -11,6 +11,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         decode.DECODE,
         memory.MEMORY,
         window.WINDOW,
+        keep.KEEP,
+        generate.GENERATE,
         layer.LAYER,
     )
 }
