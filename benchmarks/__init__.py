@@ -1,6 +1,17 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, importing, layer, memory, window
+from benchmarks import (
+    approximations,
+    call,
+    decode,
+    importing,
+    layer,
+    memory,
+    neighbours,
+    packed,
+    patterns,
+    window,
+)
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -10,7 +21,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         importing.IMPORTING,
         decode.DECODE,
         memory.MEMORY,
+        packed.PACKED,
         window.WINDOW,
+        neighbours.NEIGHBOURS,
+        patterns.PATTERNS,
+        approximations.APPROXIMATIONS,
         layer.LAYER,
     )
 }
