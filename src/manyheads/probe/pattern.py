@@ -46,6 +46,7 @@ class WatchPattern(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    only_watches = True
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -60,6 +61,13 @@ class WatchPattern(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        is_op = isinstance(func, torch._ops.OpOverload)
+        if is_op and torch.is_inference_mode_enabled() and self.recorder.is_free:
+            # Elsewhere autograd has taken composite operations apart before they come here.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         out = func(*args, **kwargs)
         if self.recorder.is_free:
             with torch.no_grad(), self.recorder.busy():
