@@ -137,4 +137,21 @@ class ByTorch(Attention):
         return self.merge(F.scaled_dot_product_attention(q, k, v, seen, dropout_p=dropout))
 
 
-STYLES = [Separate, Packed, InPlace, Einsum, Additive, Folded, OneByOne, ByTorch]
+class Cosine(Attention):
+    """Unit queries and keys, with a learned scale for each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4, 1, 1) + 1)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * self.scale.exp()
+        if mask is not None:
+            scores = scores + torch.zeros_like(mask, dtype=x.dtype)[:, None].masked_fill(
+                mask[:, None] == 0, -torch.inf
+            )
+        return self.attend(scores, v)
+
+
+STYLES = [Separate, Packed, InPlace, Einsum, Additive, Folded, OneByOne, ByTorch, Cosine]

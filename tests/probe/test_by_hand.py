@@ -125,6 +125,23 @@ def test_unusual_steps_are_named_rather_than_guessed():
         model(torch.randn(1, 5, 32))
 
 
+class Exponential(Separate):
+    """A softmax written out."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        exponentials = (q @ k.mT / 8**0.5).exp()
+        return self.merge(exponentials / exponentials.sum(dim=-1, keepdim=True) @ v)
+
+
+def test_a_softmax_written_out_is_named():
+    with (
+        pytest.raises(mh.errors.ProbeError, match="exponentials in the place of a softmax"),
+        mh.probe.watch(model := Exponential().eval()),
+    ):
+        model(torch.randn(1, 5, 32))
+
+
 def test_nothing_of_the_square_of_the_length_is_kept():
     model = Separate(num_heads=1).eval()
     with torch.no_grad(), mh.probe.watch(model, each=lambda call: call.entropy()) as found:

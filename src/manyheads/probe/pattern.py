@@ -170,6 +170,8 @@ class WatchPattern(TorchDispatchMode):
             return
         step = _STEPS.get(name)
         if step is None:
+            if name in _EXPONENTIALS:
+                self.recorder.notes.add("exponentials in the place of a softmax")
             if not is_view:
                 self._keep(out, None, None)
             return
@@ -221,8 +223,11 @@ def _other(tensor: Tensor, args: Any) -> Any:
 
 
 def _mul(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
-    factor = _number(_other(tensor, args))
-    return None if factor is None else s.times(factor)
+    other = _other(tensor, args)
+    factor = _number(other)
+    if factor is None:
+        return s.times_each(Operand(other.detach(), axes))
+    return s.times(factor)
 
 
 def _div(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
@@ -275,5 +280,6 @@ _STEPS: dict[str, Callable[[Scores, Tensor, tuple[Axis, ...], Any, Any], Scores 
     "tanh": lambda s, *_: s.tanh(),
 }
 _SOFTMAX = {"_softmax", "_safe_softmax"}
+_EXPONENTIALS = {"exp", "exp2", "logsumexp"}
 _IN_PLACE = {"mul", "div", "add", "sub", "masked_fill", "dropout"}
 _ON_WEIGHTS = {*_COPIES, "mul", "div", "native_dropout", "masked_fill", "where", "nan_to_num"}

@@ -74,6 +74,14 @@ class Scores:
         cap = None if self.softcap is None else self.softcap * factor
         return replace(self, scale=self.scale * factor, softcap=cap, biases=biases, fills=fills)
 
+    def times_each(self, factor: Operand) -> "Scores | None":
+        """Multiplied by numbers that do not change along the columns: a head's own scale."""
+        if self.softcap is not None or self.biases or self.fills:
+            return None
+        products, rows, _ = self.left.shape
+        numbers = factor.four(products, 1, rows, self.right.shape[1])[:, 0]
+        return replace(self, left=self.left * numbers) if numbers.shape[-1] == 1 else None
+
     def tanh(self) -> "Scores | None":
         """Bounded to plus and minus 1."""
         plain = self.softcap is None and not self.biases and not self.fills
