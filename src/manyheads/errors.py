@@ -55,6 +55,10 @@ class CheckpointError(ManyheadsError, RuntimeError):
     """A checkpoint that is missing, damaged or of another model."""
 
 
+class ProbeError(ManyheadsError, RuntimeError):
+    """Attention that could not be seen, or not be told rightly from what was seen."""
+
+
 class MissingExtraError(ManyheadsError, RuntimeError):
     """A part of the package whose optional dependencies are not installed."""
 

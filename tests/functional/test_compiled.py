@@ -114,6 +114,13 @@ def test_every_change_of_scores_compiles_with_its_gradients() -> None:
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), q)[0], expected)
 
 
+def test_scales_that_differ_from_call_to_call_compile() -> None:
+    """The second one is handed over as a symbol, whose value no function of math can be asked."""
+    compiled, _ = counted(lambda q, scale: attention(q, q, q, scale=scale))
+    for scale in (0.3, 0.5, 0.7):
+        torch.testing.assert_close(compiled(Q, scale), attention(Q, Q, Q, scale=scale))
+
+
 def test_weights_and_lse_compile() -> None:
     def both(q: Tensor) -> Tensor:
         weights = mh.attention_with_weights(q, q, q, mh.Causal())[1]
