@@ -1,6 +1,6 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, importing, layer, memory, window
+from benchmarks import call, decode, importing, layer, memory, statistics, window
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -12,6 +12,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         memory.MEMORY,
         window.WINDOW,
         layer.LAYER,
+        statistics.STATISTICS,
     )
 }
 """Every benchmark by its name, the quick ones first."""
