@@ -54,6 +54,9 @@ MODULES = {
 }
 
 
+FIRST = {"head_scale": 1.0, "sink_logits": 0.0}
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_built_on_the_meta_device_can_begin_anew(name: str) -> None:
     module = MODULES[name](device="meta", dtype=torch.float64)
@@ -66,6 +69,8 @@ def test_a_module_built_on_the_meta_device_can_begin_anew(name: str) -> None:
         assert parameter.isfinite().all(), key
         if "norm" in key:
             assert parameter.eq(1.0 if key.endswith("weight") else 0.0).all(), key
+        if key in FIRST:
+            assert parameter.eq(FIRST[key]).all(), key
 
 
 @pytest.mark.parametrize("name", MODULES)

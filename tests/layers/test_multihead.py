@@ -166,6 +166,27 @@ def test_neighbours_in_the_batch_do_not_matter() -> None:
         assert_close(out[row : row + 1, keep[row]], found)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [mh.GrowingCache, lambda: mh.FixedCache(20), mh.PagedCache])
+@pytest.mark.parametrize("name", BUILDS)
+def test_chunks_of_rows_that_begin_anywhere_give_what_each_gives_alone(name: str, kind) -> None:
+    layer, x, cache = build(name), stream(3, 9), kind()
+    starts = torch.tensor([[0], [3], [7]])
+    places = torch.arange(9) - starts
+    spoiled, parts = x.masked_fill((places < 0)[..., None], torch.nan), []
+    for first, last in ((0, 4), (4, 5), (5, 9)):
+        where = places[:, first:last]
+        part = spoiled[:, first:last]
+        parts.append(layer(part, mask=mh.Causal(), positions=where, cache=cache))
+    out = torch.cat(parts, 1)
+    for row, start in enumerate(starts.flatten().tolist()):
+        alone = layer(x[row : row + 1, start:], mask=mh.Causal())
+        assert_close(out[row : row + 1, start:], alone, atol=1e-10, rtol=0)
+        nobody = out[row, :start]
+        bias = torch.zeros(16, dtype=F64) if layer.out_proj.bias is None else layer.out_proj.bias
+        assert_close(nobody, bias.expand_as(nobody))
+
+
 def test_hooks_see_a_call_that_returns_weights() -> None:
     layer, calls = build(), []
     layer.register_forward_hook(lambda module, inputs, out: calls.append(out))

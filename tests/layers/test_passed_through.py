@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import manyheads as mh
+from manyheads.layers import Block, Residual
 
 F64 = torch.float64
 ROTARY = mh.Rotary(4, axes=mh.Axial(2))
@@ -50,6 +51,27 @@ def test_a_bias_and_coordinates_reach_the_self_attention_alone(
     assert not torch.allclose(call(layer, x, context, **without)[1], weights)
     if kind == "decoder":
         assert crossed[0].shape == (2, 2, 5, 3)
+
+
+PARTS = {
+    "latents": lambda: mh.LatentAttention(8, 2, 6, head_dim=4, rotary=mh.Rotary(4), dtype=F64),
+    "differential": lambda: mh.DifferentialAttention(8, 2, rotary=mh.Rotary(4), dtype=F64),
+    "gates": lambda: mh.MultiHeadAttention(8, 2, gate="head", dtype=F64),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", PARTS)
+def test_a_block_takes_any_attention(name: str) -> None:
+    attention, thought = PARTS[name](), mh.FeedForward(8, 16, dtype=F64)
+    block = Block(attention, thought, *(Residual(8, norm="pre", dtype=F64) for _ in "ab")).eval()
+    x, cache = torch.randn(2, 7, 8, dtype=F64), mh.GrowingCache()
+    whole, weights = block.with_weights(x, mask=mh.Causal())
+    parts = [block(part, mask=mh.Causal(), cache=cache) for part in x.split([4, 1, 2], 1)]
+    assert_close(torch.cat(parts, 1), whole)
+    assert_close(
+        weights, attention.with_weights(block.attention_residual.norm(x), mask=mh.Causal())[1]
+    )
 
 
 @torch.no_grad()

@@ -117,6 +117,18 @@ def test_a_description_counts_pairs_and_empty_rows() -> None:
     )
 
 
+def test_a_description_says_whose_rows_are_empty() -> None:
+    far = mh.PerHead((mh.Causal(), mh.Causal() & ~mh.Window(3)))
+    description = far.describe(5, batch=2, num_heads=2)
+    assert description.empty_rows == tuple((b, 1, q) for b in (0, 1) for q in (0, 1, 2))
+    q, k, v = (torch.randn(2, 2, 5, 4, requires_grad=True) for _ in range(3))
+    out = mh.attention(q, k, v, far)
+    assert out[:, 1, :3].eq(0).all() and out[:, 1, 3:].ne(0).any() and out[:, 0].ne(0).any()
+    out.sum().backward()
+    assert q.grad is not None and q.grad[:, 1, :3].eq(0).all()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+
+
 def test_a_description_of_nothing_divides_by_nothing() -> None:
     assert repr(mh.Causal().describe(0)) == "Causal(): 0 of 0 pairs (0.0 %), no empty row"
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "explain": "Tell which backend does an attention call, why, and at what memory.",
     "cache": "Tell what a model's keys and values take, and would take otherwise.",
     "compare": "Tell how far an approximation is off, and from which length on it is faster.",
+    "doctor": "Tell what is wrong with any model's attention, where, and what cures it.",
     "info": "Print the facts that a bug report needs.",
 }
 

@@ -46,6 +46,14 @@ class Call(NamedTuple):
     need: Need
 
     @property
+    def bound(self) -> Bound:
+        """The mask; without one, that every query sees every key."""
+        if self.mask is not None:
+            return self.mask
+        batch, _, q_len, _ = self.q.shape
+        return bind(None, batch, q_len, self.k.shape[2], device=self.q.device)
+
+    @property
     def needs_grad(self) -> bool:
         """Whether gradients of this call will be asked for."""
         return self.bias_needs_grad or (

@@ -105,8 +105,8 @@ def disagreement(call: Call, output: Tensor | None, weights: Tensor | None = Non
     if weights is not None and not _close(own, weights, call.q.dtype):
         return "weights computed from what was seen differ from the model's own"
     if output is not None:
-        groups = call.q.shape[1] // call.k.shape[1]
-        mixed = own @ call.v.to(own.dtype).repeat_interleave(groups, dim=1)
+        own = own.unflatten(1, (call.k.shape[1], -1))  # (batch, kv_heads, group, rows, keys)
+        mixed = (own @ call.v[:, :, None].to(own.dtype)).flatten(1, 2)
         if not _close(mixed, compared_rows(output), call.q.dtype):
             return "the output computed from what was seen differs from the model's own"
     return None

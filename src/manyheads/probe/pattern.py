@@ -46,6 +46,7 @@ class WatchPattern(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    only_watches = True
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -60,6 +61,13 @@ class WatchPattern(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        is_op = isinstance(func, torch._ops.OpOverload)
+        if is_op and torch.is_inference_mode_enabled() and self.recorder.is_free:
+            # Elsewhere autograd has taken composite operations apart before they come here.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         out = func(*args, **kwargs)
         if self.recorder.is_free:
             with torch.no_grad(), self.recorder.busy():
@@ -162,6 +170,8 @@ class WatchPattern(TorchDispatchMode):
             return
         step = _STEPS.get(name)
         if step is None:
+            if name in _EXPONENTIALS:
+                self.recorder.notes.add("exponentials in the place of a softmax")
             if not is_view:
                 self._keep(out, None, None)
             return
@@ -213,8 +223,11 @@ def _other(tensor: Tensor, args: Any) -> Any:
 
 
 def _mul(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
-    factor = _number(_other(tensor, args))
-    return None if factor is None else s.times(factor)
+    other = _other(tensor, args)
+    factor = _number(other)
+    if factor is None:
+        return s.times_each(Operand(other.detach(), axes))
+    return s.times(factor)
 
 
 def _div(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
@@ -267,5 +280,6 @@ _STEPS: dict[str, Callable[[Scores, Tensor, tuple[Axis, ...], Any, Any], Scores 
     "tanh": lambda s, *_: s.tanh(),
 }
 _SOFTMAX = {"_softmax", "_safe_softmax"}
+_EXPONENTIALS = {"exp", "exp2", "logsumexp"}
 _IN_PLACE = {"mul", "div", "add", "sub", "masked_fill", "dropout"}
 _ON_WEIGHTS = {*_COPIES, "mul", "div", "native_dropout", "masked_fill", "where", "nan_to_num"}

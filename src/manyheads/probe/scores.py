@@ -22,19 +22,18 @@ class Operand:
     def four(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         """As (batch or 1, heads or 1, rows or 1, columns or 1)."""
         leads = leads_in_order(list(self.axes))
-        tensor = self.tensor[(None,) * (len(self.axes) - self.tensor.ndim)]
         row, column = (self._dim(role) for role in ("row", "column"))
+        tensor = self.tensor[(None,) * (len(self.axes) - self.tensor.ndim)]
         order = [*leads, *(dim for dim in (row, column) if dim is not None)]
-        rest = [dim for dim in range(len(self.axes)) if dim not in order]
-        tensor = tensor.permute(*rest, *order).flatten(0, len(rest)) if rest else (
-            tensor.permute(order)
-        )  # fmt: skip
+        rest = [dim for dim in range(tensor.ndim) if dim not in order]  # of length 1
+        sizes = [tensor.shape[dim] for dim in order]
         if row is None:
-            tensor = tensor[..., None, :] if column is not None else tensor[..., None]
+            sizes.insert(len(leads), 1)
         if column is None:
-            tensor = tensor[..., None]
-        sizes = tensor.shape[-2:]
-        lead = tensor.shape[:-2]
+            sizes.append(1)
+        tensor = tensor.permute(*rest, *order).reshape(sizes)
+        *lead, _, _ = sizes
+        sizes = sizes[-2:]
         if math.prod(lead) == 1:
             return tensor.reshape(1, 1, *sizes)
         if lead and self.axes[leads[-1]].size == heads and math.prod(lead[:-1]) in (1, batch):
@@ -74,6 +73,14 @@ class Scores:
         fills = tuple((where, value * factor) for where, value in self.fills)
         cap = None if self.softcap is None else self.softcap * factor
         return replace(self, scale=self.scale * factor, softcap=cap, biases=biases, fills=fills)
+
+    def times_each(self, factor: Operand) -> "Scores | None":
+        """Multiplied by numbers that do not change along the columns: a head's own scale."""
+        if self.softcap is not None or self.biases or self.fills:
+            return None
+        products, rows, _ = self.left.shape
+        numbers = factor.four(products, 1, rows, self.right.shape[1])[:, 0]
+        return replace(self, left=self.left * numbers) if numbers.shape[-1] == 1 else None
 
     def tanh(self) -> "Scores | None":
         """Bounded to plus and minus 1."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import DTypeError, ProbeError
 from manyheads.probe.call import AttentionCall
+from manyheads.probe.compiled import without_compiler
 from manyheads.probe.huggingface import watch_huggingface
 from manyheads.probe.ours import watch_ours
 from manyheads.probe.pattern import WatchPattern
@@ -66,6 +67,7 @@ def watch(
     with ExitStack() as stack:
         stack.enter_context(recorder.following())
         stack.enter_context(without_fast_path())
+        stack.enter_context(without_compiler())
         stack.enter_context(watch_ours(recorder))
         stack.enter_context(watch_huggingface(recorder))
         stack.enter_context(WatchSDPA(recorder))

@@ -1,4 +1,4 @@
-"""Models of Hugging Face, as ours; and our caches in theirs (`cache`, which needs transformers)."""
+"""Models of Hugging Face, as ours; only `cache`, for their own models, imports transformers."""
 
 from manyheads.interop.huggingface.families import FAMILIES
 from manyheads.interop.huggingface.load import from_huggingface
