@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import OptionError
-from manyheads.shapes import check_count
+from manyheads.shapes import check_count, is_number
 
 if TYPE_CHECKING:
     from manyheads.models.config import TransformerConfig
@@ -100,8 +100,7 @@ def _check_reach(max_new_tokens: int, config: "TransformerConfig") -> None:
 
 
 def _check_temperature(temperature: float) -> None:
-    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not number or not 0 <= temperature < math.inf:
+    if not is_number(temperature) or not 0 <= temperature < math.inf:
         raise OptionError(
             f"temperature must be a finite number of at least 0; got temperature={temperature!r}. "
             f"0 takes the likeliest token."
