@@ -1,6 +1,19 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, generate, importing, keep, layer, memory, window
+from benchmarks import (
+    approximations,
+    call,
+    decode,
+    generate,
+    importing,
+    keep,
+    layer,
+    memory,
+    neighbours,
+    packed,
+    patterns,
+    window,
+)
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -10,9 +23,13 @@ BENCHMARKS: dict[str, Benchmark] = {
         importing.IMPORTING,
         decode.DECODE,
         memory.MEMORY,
+        packed.PACKED,
         window.WINDOW,
         keep.KEEP,
         generate.GENERATE,
+        neighbours.NEIGHBOURS,
+        patterns.PATTERNS,
+        approximations.APPROXIMATIONS,
         layer.LAYER,
     )
 }

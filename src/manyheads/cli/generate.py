@@ -56,8 +56,8 @@ def _of_smollm2(questions: Sequence[str], max_new_tokens: int) -> None:
     smollm2 = SmolLM2.load()
     for question in questions:
         caches, count, began = smollm2.decoder.new_caches(), 0, perf_counter()
-        for piece in smollm2.answer(question, max_new_tokens=max_new_tokens, caches=caches):
-            print(piece, end="", flush=True)
+        for step in smollm2.answer(question, max_new_tokens=max_new_tokens, cache=caches):
+            print(*(step.text or ()), end="", flush=True)
             count += 1
         seconds = perf_counter() - began
         size = sum(cache.memory_bytes() for cache in caches)

@@ -18,6 +18,7 @@ PACKAGES = {
     "cli": ("cyclopts", "rich"),
     "plots": ("matplotlib",),
     "fonts": ("manimgx-fonts", "noto-cjk-sans-jp-regular"),
+    "smollm2": ("gguf", "tokenizers"),
     "training": ("lightning", "babel", "tensorboard"),
 }
 

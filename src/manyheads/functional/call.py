@@ -46,6 +46,14 @@ class Call(NamedTuple):
     need: Need
 
     @property
+    def bound(self) -> Bound:
+        """The mask; without one, that every query sees every key."""
+        if self.mask is not None:
+            return self.mask
+        batch, _, q_len, _ = self.q.shape
+        return bind(None, batch, q_len, self.k.shape[2], device=self.q.device)
+
+    @property
     def needs_grad(self) -> bool:
         """Whether gradients of this call will be asked for."""
         return self.bias_needs_grad or (
@@ -107,6 +115,7 @@ class Backend:
             faster; None if it gains.
         quadratic: Whether a call makes it hold a tensor of q_len x kv_len.
         least_pairs: Pairs of queries and keys, over all sequences, below which "auto" need not ask.
+        devices: Where "auto" may take it; None for everywhere. Elsewhere it must be named.
     """
 
     name: str
@@ -117,6 +126,11 @@ class Backend:
     declines: Callable[[Call], str | None] = lambda call: None
     quadratic: Callable[[Call], bool] = lambda call: True
     least_pairs: int = 0
+    devices: tuple[str, ...] | None = None
+
+    def serves(self, call: Call) -> bool:
+        """Whether "auto" may take it where the tensors of a call are."""
+        return self.devices is None or call.q.device.type in self.devices
 
 
 def prepare(

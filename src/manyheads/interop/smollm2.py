@@ -1,8 +1,8 @@
-"""SmolLM2, a small language model that a package of the Python index brings."""
+"""SmolLM2: a small chat model that a package of the index brings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,11 +12,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from manyheads.cache import Cache
+from manyheads.cache import GrowingCache
 from manyheads.errors import MissingExtraError
 from manyheads.extras import install_line
 from manyheads.interop.gguf import decoder_of, read_gguf, tokenizer_of
-from manyheads.models import Decoder
+from manyheads.models import Decoder, Sampling, Step, Stop, stream
+from manyheads.models.generation.opening import Keeping
+from manyheads.models.generation.stream import GREEDY
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -66,27 +68,31 @@ class SmolLM2:
             ids += [turn, *self._spell(f"{role}\n{content}"), end, *self._spell("\n")]
         return torch.tensor([[*ids, turn, *self._spell("assistant\n")]])
 
-    @torch.no_grad()
     def answer(
-        self, question: str, *, max_new_tokens: int, caches: Sequence[Cache] | None = None
-    ) -> Iterator[str]:
-        """The likeliest answer, in pieces as they are written: one for each token.
+        self,
+        question: str,
+        *,
+        max_new_tokens: int,
+        sampling: Sampling = GREEDY,
+        cache: Keeping = GrowingCache,
+    ) -> Iterator[Step]:
+        """The answer, token by token; ``step.text[0]`` is what each adds to the text.
 
         Args:
             question: Any text.
             max_new_tokens: The longest answer, in tokens.
-            caches: Empty ones of any kind, from ``decoder.new_caches(...)``; None makes some.
+            sampling: How tokens are chosen.
+            cache: A kind of cache, or empty caches from ``decoder.new_caches(...)``.
         """
-        from tokenizers.decoders import DecodeStream
-
-        caches = self.decoder.new_caches() if caches is None else caches
-        tokens, text = self.prompt(question), DecodeStream(skip_special_tokens=True)
-        for _ in range(max_new_tokens):
-            tokens = self.decoder(tokens, caches=caches, last_only=True).argmax(dim=-1)
-            if int(tokens) == self._special(END):
-                return
-            # A character of several tokens comes with its last one.
-            yield text.step(self.tokenizer, int(tokens)) or ""
+        end = Stop(tokens=(self._special(END),), decode=self.tokenizer.decode)
+        return stream(
+            self.decoder,
+            self.prompt(question),
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=end,
+            cache=cache,
+        )
 
     def _special(self, token: str) -> int:
         number = self.tokenizer.token_to_id(token)
