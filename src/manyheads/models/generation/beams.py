@@ -18,7 +18,7 @@ from manyheads.models.generation.writer import Writer
 from manyheads.shapes import check_count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Beams:
     """The best texts of each row, the best one first.
 
