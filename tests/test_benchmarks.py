@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import BENCHMARKS, approximations, libraries, neighbours, packed, patterns, window
+from benchmarks import (
+    BENCHMARKS,
+    approximations,
+    generate,
+    keep,
+    libraries,
+    neighbours,
+    packed,
+    patterns,
+    window,
+)
 from benchmarks.__main__ import main
 from benchmarks.benchmark import Goal, Plan, every
 from benchmarks.machine import describe
@@ -111,6 +121,32 @@ def test_the_growth_of_a_window_is_read_off_its_rows() -> None:
     slow = [row(4096, 50.0), row(32768, 3200.0)]
     assert [goal.kept for goal in window.judge(slow)] == [False, None, True]
     assert [goal.kept for goal in window.judge([])] == [None, None, None]
+
+
+def test_the_speed_of_writing_is_judged_by_its_lower_end() -> None:
+    def row(dtype: str, batch: int, low: float) -> dict[str, object]:
+        return {
+            "dtype": dtype,
+            "batch": batch,
+            "better / ours": {"median": 2, "low": low, "high": 3},
+        }
+
+    rows = [row("fp32", 1, 1.3), row("fp32", 8, 1.5), row("bf16", 1, 2.0)]
+    assert [goal.kept for goal in generate.judge(rows)] == [True, False, True, None, None]
+
+
+def test_a_window_is_flat_in_time_and_memory_or_not() -> None:
+    flat = [{"cell": "window", "length": n, "ms/token": 2.0, "MiB": 3.0} for n in (2048, 4096)]
+    assert [goal.kept for goal in keep.judge(flat)] == [True, True, None, None]
+    flat[1]["MiB"] = 6.0
+    rows = [*flat, {"cell": "int8, 8192", "share of bf16": 0.6}]
+    assert [goal.kept for goal in keep.judge(rows)] == [True, False, False, None]
+
+
+def test_ours_and_theirs_write_one_text() -> None:
+    ways = generate.contenders(generate.llama(Plan("quick"), generate.DTYPES["fp32"]), 2, 6)
+    texts = [way().tolist() for way in ways.values()]
+    assert texts[0] == texts[1] == texts[2]
 
 
 def not_installed(length: int, size: int) -> libraries.Attend:

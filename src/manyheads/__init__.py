@@ -14,6 +14,7 @@ _PARTS = {
         "attention_with_lse",
         "attention_scores",
         "explain",
+        "statistics",
         "linear_attention",
         "performer_attention",
         "RandomFeatures",
@@ -66,6 +67,10 @@ _PARTS = {
     ),
     "layers": (
         "MultiHeadAttention",
+        "Scores",
+        "DifferentialAttention",
+        "LatentAttention",
+        "to_grouped",
         "FeedForward",
         "EncoderLayer",
         "DecoderLayer",
@@ -84,6 +89,14 @@ _PARTS = {
     "models": (
         "Transformer",
         "TransformerConfig",
+        "Decoder",
+        "DecoderConfig",
+        "generate",
+        "stream",
+        "beam_search",
+        "Sampling",
+        "Stop",
+        "Draft",
     ),
 }
 
@@ -113,13 +126,18 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         lsh_attention,
         nystrom_attention,
         performer_attention,
+        statistics,
     )
     from manyheads.layers import (
         DecoderLayer,
+        DifferentialAttention,
         EncoderLayer,
         FeedForward,
+        LatentAttention,
         LayerCache,
         MultiHeadAttention,
+        Scores,
+        to_grouped,
     )
     from manyheads.masks import (
         Causal,
@@ -144,7 +162,18 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         from_key_padding_mask,
         from_sdpa_mask,
     )
-    from manyheads.models import Transformer, TransformerConfig
+    from manyheads.models import (
+        Decoder,
+        DecoderConfig,
+        Draft,
+        Sampling,
+        Stop,
+        Transformer,
+        TransformerConfig,
+        beam_search,
+        generate,
+        stream,
+    )
     from manyheads.positions import (
         ALiBi,
         Axial,

@@ -47,8 +47,16 @@ class CacheError(ManyheadsError, RuntimeError):
     """A cache asked for what it cannot hold or no longer holds."""
 
 
+class ExamineError(ManyheadsError, RuntimeError):
+    """A model that the doctor cannot examine."""
+
+
 class CheckpointError(ManyheadsError, RuntimeError):
     """A checkpoint that is missing, damaged or of another model."""
+
+
+class ProbeError(ManyheadsError, RuntimeError):
+    """Attention that could not be seen, or not be told rightly from what was seen."""
 
 
 class MissingExtraError(ManyheadsError, RuntimeError):

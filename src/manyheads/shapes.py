@@ -19,8 +19,17 @@ def values_are_cheap(tensor: Tensor) -> bool:
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and not torch._C._len_torch_dispatch_stack()  # fakes, which have shapes and no values
+        and nobody_intercepts()
     )
+
+
+def nobody_intercepts() -> bool:
+    """Whether operations reach torch: no mode fakes or counts them, though one may watch."""
+    depth = torch._C._len_torch_dispatch_stack()
+    if not depth:
+        return True
+    modes = map(torch._C._get_dispatch_stack_at, range(depth))
+    return all(getattr(mode, "only_watches", False) for mode in modes)
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:

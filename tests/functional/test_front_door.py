@@ -59,7 +59,11 @@ MISTAKES: list[tuple[dict[str, object], type[ManyheadsError], str]] = [
     ({"dropout": []}, OptionError, r"got dropout=\[\]"),
     ({"dropout": 1.0}, OptionError, r"in \[0, 1\); got dropout=1.0"),
     ({"dropout": -0.1}, OptionError, "got dropout=-0.1"),
-    ({"backend": "flash"}, BackendError, "one of auto, .*fused, reference; got backend='flash'"),
+    (
+        {"backend": "flash"},
+        BackendError,
+        "one of auto, .*fused, chunked, reference; got backend='flash'",
+    ),
     ({"backend": "fused", "softcap": 2.0}, BackendError, "the kernel has no softcap. Either leave"),
 ]
 

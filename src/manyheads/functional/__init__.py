@@ -21,6 +21,7 @@ from manyheads.functional.performer import (
 )
 from manyheads.functional.recurrent import recurrent_attention
 from manyheads.functional.running_sums import RunningSums
+from manyheads.functional.statistics import Peak, Statistics, Top, statistics
 
 __all__ = [
     "BACKENDS",
@@ -31,10 +32,13 @@ __all__ = [
     "Comparison",
     "Cost",
     "Explanation",
+    "Peak",
     "RandomFeatures",
     "Refusal",
     "Result",
     "RunningSums",
+    "Statistics",
+    "Top",
     "attention",
     "attention_scores",
     "attention_with_lse",
@@ -49,4 +53,5 @@ __all__ = [
     "performer_attention",
     "performer_attention_with_state",
     "recurrent_attention",
+    "statistics",
 ]

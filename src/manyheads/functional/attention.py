@@ -7,13 +7,14 @@ from torch import Tensor
 
 from manyheads.errors import OptionError
 from manyheads.functional.call import prepare
-from manyheads.functional.choose import Auto, choose
+from manyheads.functional.choose import Auto
 from manyheads.functional.reference import (
     capped_scores,
     masked_scores,
     raw_scores,
     softmax_scores,
 )
+from manyheads.functional.seam import run
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias
 from manyheads.shapes import Positions
@@ -86,7 +87,7 @@ def attention(
         q, k, v, mask, bias=bias, scale=scale, softcap=softcap, sink_logits=sink_logits,
         dropout=dropout, q_pos=q_pos, kv_pos=kv_pos, need="output",
     )  # fmt: skip
-    return choose(call, backend).run(call).output
+    return run(call, backend).output
 
 
 def attention_with_weights(
@@ -123,7 +124,7 @@ def attention_with_weights(
         q, k, v, mask, bias=bias, scale=scale, softcap=softcap, sink_logits=sink_logits,
         dropout=dropout, q_pos=q_pos, kv_pos=kv_pos, need="weights",
     )  # fmt: skip
-    result = choose(call, backend).run(call)
+    result = run(call, backend)
     assert result.weights is not None
     return result.output, result.weights
 
@@ -161,7 +162,7 @@ def attention_with_lse(
         q, k, v, mask, bias=bias, scale=scale, softcap=softcap, sink_logits=sink_logits,
         dropout=dropout, q_pos=q_pos, kv_pos=kv_pos, need="lse",
     )  # fmt: skip
-    result = choose(call, backend).run(call)
+    result = run(call, backend)
     assert result.lse is not None
     return result.output, result.lse
 

@@ -46,6 +46,14 @@ class Call(NamedTuple):
     need: Need
 
     @property
+    def bound(self) -> Bound:
+        """The mask; without one, that every query sees every key."""
+        if self.mask is not None:
+            return self.mask
+        batch, _, q_len, _ = self.q.shape
+        return bind(None, batch, q_len, self.k.shape[2], device=self.q.device)
+
+    @property
     def needs_grad(self) -> bool:
         """Whether gradients of this call will be asked for."""
         return self.bias_needs_grad or (
@@ -223,7 +231,8 @@ def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
 
 
 def _finite(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # A comparison, since a compiler may hand over a symbol, of which isfinite cannot be asked.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise OptionError(
             f"{name} must be a finite number; got {name}={value!r}. Leave it out for "
             f"head_dim ** -0.5; a learned scale is multiplied into q."

@@ -9,6 +9,7 @@ from manyheads.errors import BackendError
 from manyheads.functional.bias import PlacedBias
 from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
+from manyheads.functional.chunked import CHUNKED
 from manyheads.functional.flex import FLEX
 from manyheads.functional.fused import FUSED, lower
 from manyheads.functional.reference import REFERENCE
@@ -18,7 +19,7 @@ from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (VARLEN, BLOCKS, FLEX, FUSED, REFERENCE)
+    backend.name: backend for backend in (VARLEN, BLOCKS, FLEX, FUSED, CHUNKED, REFERENCE)
 }
 """Every backend by its name, in the order in which "auto" tries them."""
 

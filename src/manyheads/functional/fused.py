@@ -116,7 +116,8 @@ def _attend(call: Call, lacking: Tensor | None) -> Result:
             dropout_p=call.dropout,
             is_causal=causal,
             scale=call.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
+            # A bool also where shapes are symbols, in code compiled for any of them.
+            enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
         )
     return Result(output if output.shape[3] == width else output[..., :width])
 

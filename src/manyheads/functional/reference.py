@@ -15,8 +15,12 @@ from manyheads.functional.precision import full_precision
 
 def raw_scores(call: Call) -> Tensor:
     """scale * q.k, (batch, num_heads, q_len, kv_len), in fp32 at least."""
-    q, k = _accurate(call.q), _accurate(call.k)
-    return (_group(q, k) @ k.mT).view(*q.shape[:3], k.shape[2]) * call.scale
+    return products(_accurate(call.q), _accurate(call.k)) * call.scale
+
+
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """q.k of each query with each key of its group, (batch, num_heads, q_len, kv_len)."""
+    return (_group(q, k) @ k.mT).view(*q.shape[:3], k.shape[2])
 
 
 def capped_scores(call: Call) -> Tensor:

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import DeviceError, DTypeError, ShapeError
-from manyheads.shapes import Positions, check_positions, check_tensor
+from manyheads.shapes import Positions, check_positions, check_tensor, nobody_intercepts
 
 
 def check_stream(x: Float[Tensor, "batch length d_model"], d_model: int) -> None:
@@ -67,5 +67,5 @@ def is_plain_call(x: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
+        and nobody_intercepts()
     )

@@ -1,0 +1,25 @@
+"""Calls of this package's own attention, seen on their one seam."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from manyheads.functional import Call, Result
+from manyheads.functional.seam import observed_by
+from manyheads.probe.call import compared_rows
+from manyheads.probe.recorder import Recorder
+
+
+def watch_ours(recorder: Recorder) -> AbstractContextManager[None]:
+    """Record the calls of `attention` and its kin."""
+
+    def observe(compute: Callable[[Call], Result], call: Call) -> Result:
+        if not recorder.is_free:
+            return compute(call)
+        with recorder.busy():
+            result = compute(call)
+        output = None if call.dropout else result.output
+        weights = None if result.weights is None else compared_rows(result.weights)
+        recorder.record("manyheads", lambda: call, output, weights)
+        return result
+
+    return observed_by(observe)

@@ -1,0 +1,285 @@
+"""Hand-written attention: products that a softmax turns into weights and a product with values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from manyheads.errors import ManyheadsError
+from manyheads.functional import Call
+from manyheads.probe.axes import Axes, Axis, moved
+from manyheads.probe.call import compared_rows
+from manyheads.probe.flex import NAME, record_flex
+from manyheads.probe.recorder import Recorder
+from manyheads.probe.scores import Operand, Scores, four_of
+from manyheads.probe.sdpa import FUSED, record_sdpa
+from manyheads.probe.torch_mha import heads_of
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a softmax made of scores.
+
+    Args:
+        call: The call that it belongs to.
+        own: Some of its rows, to compare with.
+        changed: Whether it was changed since, as dropout does.
+    """
+
+    call: Call
+    own: Tensor
+    changed: bool = False
+
+
+Known = Scores | Weights
+_COPIES = {"clone", "_to_copy", "alias", "detach", "contiguous", "type_as", "to"}
+
+
+class WatchPattern(TorchDispatchMode):
+    """Follows products of two tensors to a softmax and on to the next product.
+
+    What is known of a tensor is kept by the memory that it lies in, so that views know it too.
+    """
+
+    supports_higher_order_operators = True
+    only_watches = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self._known: dict[int, tuple[StorageWeakRef, Axes, Known]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        is_op = isinstance(func, torch._ops.OpOverload)
+        if is_op and torch.is_inference_mode_enabled() and self.recorder.is_free:
+            # Elsewhere autograd has taken composite operations apart before they come here.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        out = func(*args, **kwargs)
+        if self.recorder.is_free:
+            with torch.no_grad(), self.recorder.busy():
+                self._follow(func, args, kwargs, out)
+        return out
+
+    def _follow(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        if not isinstance(func, torch._ops.OpOverload):
+            if func.name() == NAME:
+                record_flex(self.recorder, args, out[0])
+            return
+        name = func._schema.name
+        if name in FUSED:
+            names = [argument.name for argument in func._schema.arguments]
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            record_sdpa(self.recorder, given, out[0])
+            return
+        name = name.removeprefix("aten::").removesuffix("_")
+        if name in ("bmm", "mm", "baddbmm"):
+            self._product(name, args, kwargs, out)
+            return
+        first = out[0] if isinstance(out, tuple | list) and out else out
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        if not isinstance(first, Tensor) or first.is_meta:
+            return
+        for tensor in tensors:
+            found = self._look_up(tensor)
+            if found is not None:
+                self._step(name, tensor, *found, args, kwargs, first)
+                return
+        if name in _SOFTMAX:
+            self.recorder.notes.add("a softmax over what is no whole product of two tensors")
+
+    def _look_up(self, tensor: Tensor) -> tuple[list[Axis], Known] | None:
+        entry = self._known.get(tensor.untyped_storage()._cdata)
+        if entry is None or entry[0].expired():
+            return None
+        axes = entry[1].read(tensor)
+        return None if axes is None else (axes, entry[2])
+
+    def _keep(self, tensor: Tensor, axes: Axes | None, known: Known | None) -> None:
+        storage = tensor.untyped_storage()
+        if axes is None or known is None:
+            self._known.pop(storage._cdata, None)
+            return
+        self._known[storage._cdata] = (StorageWeakRef(storage), axes, known)
+
+    def _product(self, name: str, args: Any, kwargs: dict[str, Any], out: Tensor) -> None:
+        # Forget what has died, and with it the queries and keys that it was made of.
+        self._known = {at: e for at, e in self._known.items() if not e[0].expired()}
+        *added, left, right = args[: 3 if name == "baddbmm" else 2]
+        for one, other in ((left, right), (right, left)):
+            found = self._look_up(one)
+            if found is not None and isinstance(found[1], Weights):
+                self._mixed(found[0], found[1], one is left, one, other, out)
+                return
+        if name == "mm":
+            left, right = left[None], right[None]
+        rows, columns = left.shape[1], right.shape[2]
+        scores: Scores | None = Scores(left.detach(), right.detach().mT)
+        lead, row, column = out.stride() if out.ndim == 3 else (0, *out.stride())
+        axes = [
+            Axis("lead", left.shape[0], 1, lead),
+            Axis("row", rows, 0, row),
+            Axis("column", columns, 0, column),
+        ]
+        axes = axes if out.ndim == 3 else axes[1:]
+        axes = [a if a.size > 1 else Axis("lead", 1, 0, a.stride) for a in axes]
+        if added and scores is not None:
+            scores = scores.times(float(kwargs.get("alpha", 1)))
+            beta = float(kwargs.get("beta", 1))
+            if scores is not None and beta:
+                scores = scores.plus(Operand(added[0].detach(), tuple(axes), beta))
+        self._keep(out, Axes(axes), scores)
+
+    def _step(
+        self,
+        name: str,
+        tensor: Tensor,
+        axes: list[Axis],
+        known: Known,
+        args: Any,
+        kwargs: dict[str, Any],
+        out: Tensor,
+    ) -> None:
+        is_view = out.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+        if isinstance(known, Weights):
+            if is_view and name not in _IN_PLACE:
+                return
+            changed = known.changed or name not in _COPIES
+            after = Weights(known.call, known.own, changed) if name in _ON_WEIGHTS else None
+            self._keep(out, moved(axes, out), after)
+            return
+        if name in _SOFTMAX:
+            self._softmax(axes, known, args[1], out)
+            return
+        if name in _COPIES:
+            if not is_view:
+                self._keep(out, moved(axes, out), known)
+            return
+        step = _STEPS.get(name)
+        if step is None:
+            if name in _EXPONENTIALS:
+                self.recorder.notes.add("exponentials in the place of a softmax")
+            if not is_view:
+                self._keep(out, None, None)
+            return
+        after_step = step(known, tensor, tuple(axes), args, kwargs)
+        if after_step is None:
+            self.recorder.notes.add(f"scores went through an unusual {name}")
+        self._keep(out, moved(axes, out), after_step)
+
+    def _softmax(self, axes: list[Axis], scores: Scores, dim: int, out: Tensor) -> None:
+        axis = axes[dim]
+        if axis.role == "row":  # keys stand on the left
+            self.recorder.notes.add("a softmax over the rows of a product")
+            return
+        if axis.role != "column" and scores.right.shape[1] != 1:
+            return
+        folded = heads_of(self.recorder.module)
+        try:
+            call = scores.call(axes, folded)
+            own = compared_rows(four_of(out.detach(), axes, folded))
+        except (ManyheadsError, RuntimeError) as error:
+            self.recorder.notes.add(f"a softmax whose scores were not understood ({error})")
+            return
+        self._keep(out, moved(axes, out), Weights(call, own))
+
+    def _mixed(
+        self, axes: list[Axis], weights: Weights, on_left: bool, own: Tensor, v: Tensor, out: Tensor
+    ) -> None:
+        call = weights.call
+        batch, heads, rows, _ = call.q.shape
+        if not on_left:
+            own, v, out = own.mT, v.mT, out.mT
+        if own.shape[-2:] != (rows, call.k.shape[2]):
+            return
+        values = v.reshape(batch, heads, *v.shape[-2:])
+        output = None if weights.changed else out.reshape(batch, heads, *out.shape[-2:])
+        self.recorder.record(
+            "pattern", lambda: call._replace(v=values.to(call.q.dtype)), output, weights.own
+        )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _other(tensor: Tensor, args: Any) -> Any:
+    return args[1] if args[0] is tensor else args[0]
+
+
+def _mul(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
+    other = _other(tensor, args)
+    factor = _number(other)
+    if factor is None:
+        return s.times_each(Operand(other.detach(), axes))
+    return s.times(factor)
+
+
+def _div(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
+    divisor = _number(args[1]) if args[0] is tensor else None
+    return s.times(1 / divisor) if divisor else None
+
+
+def _add(
+    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, kwargs: Any
+) -> Scores | None:
+    other, alpha = _other(tensor, args), float(kwargs.get("alpha", 1))
+    if not isinstance(other, Tensor) or (alpha != 1 and args[0] is not tensor):
+        return s if not isinstance(other, Tensor) else None  # a constant moves no weight
+    return s.plus(Operand(other.detach(), axes, alpha))
+
+
+def _sub(
+    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, kwargs: Any
+) -> Scores | None:
+    if args[0] is not tensor:
+        return None
+    if not isinstance(args[1], Tensor):
+        return s
+    return s.plus(Operand(args[1].detach(), axes, -float(kwargs.get("alpha", 1))))
+
+
+def _masked_fill(
+    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any
+) -> Scores | None:
+    value = _number(args[2])
+    return None if value is None else s.filled(Operand(args[1].detach(), axes), value)
+
+
+def _where(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
+    seen, kept, other = args
+    value = _number(other if kept is tensor else kept)
+    if value is None:
+        return None
+    hidden = ~seen if kept is tensor else seen
+    return s.filled(Operand(hidden.detach(), axes), value)
+
+
+_STEPS: dict[str, Callable[[Scores, Tensor, tuple[Axis, ...], Any, Any], Scores | None]] = {
+    "mul": _mul,
+    "div": _div,
+    "add": _add,
+    "sub": _sub,
+    "masked_fill": _masked_fill,
+    "where": _where,
+    "tanh": lambda s, *_: s.tanh(),
+}
+_SOFTMAX = {"_softmax", "_safe_softmax"}
+_EXPONENTIALS = {"exp", "exp2", "logsumexp"}
+_IN_PLACE = {"mul", "div", "add", "sub", "masked_fill", "dropout"}
+_ON_WEIGHTS = {*_COPIES, "mul", "div", "native_dropout", "masked_fill", "where", "nan_to_num"}

@@ -1,0 +1,169 @@
+"""What a watch keeps: whose turn it is in the model, and the calls that were asked for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.errors import ManyheadsError, OptionError
+from manyheads.functional import Call
+from manyheads.probe.call import AttentionCall, disagreement, owned
+from manyheads.probe.parts import as_tensor, of_heads, of_queries
+
+Queries = slice | Sequence[int] | Tensor | None
+
+
+class Recorder:
+    """Keeps the calls of one model that were asked for; `watch` says what each argument means."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: str | Sequence[str] | None,
+        heads: Sequence[int] | None,
+        queries: Queries,
+        each: Callable[[AttentionCall], Any] | None,
+    ) -> None:
+        self.model, self.heads, self.queries, self.each = model, heads, queries, each
+        self.names = {module: name for name, module in model.named_modules()}
+        self.wanted = _wanted(layers, list(self.names.values()))
+        self.calls: list[Any] = []
+        self.seen = 0
+        self.notes: set[str] = set()
+        self._stack: list[nn.Module] = []
+        self._busy = False
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module of the model whose forward is running; None outside of all."""
+        return self._stack[-1] if self._stack else None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call that is seen now is a new one, and not the inside of one."""
+        return not self._busy and bool(self._stack)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """What runs in here is the inside of a call that is being recorded."""
+        before, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = before
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Know, in here, which module is running."""
+        handles: list[Any] = []
+        try:
+            for module in self.names:
+                enter = module.register_forward_pre_hook(self._enter, prepend=True)
+                handles.append(enter)
+                handles.append(module.register_forward_hook(self._leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._stack.clear()
+
+    def _enter(self, module: nn.Module, _: object) -> None:
+        self._stack.append(module)
+
+    def _leave(self, module: nn.Module, *_: object) -> None:
+        if module in self._stack:
+            while self._stack.pop() is not module:
+                pass
+
+    def record(
+        self,
+        source: str,
+        make: Callable[[], Call],
+        output: Tensor | None = None,
+        weights: Tensor | None = None,
+        module: nn.Module | None = None,
+    ) -> None:
+        """Keep a call if it was asked for.
+
+        Args:
+            source: How it was seen.
+            make: Settles what was seen; a mistake in it becomes the call's refusal.
+            output: What the model mixed, (batch, heads, q_len, value_dim).
+            weights: The model's own weights of `compared_rows`; output and weights are None where
+                dropout or the like parts them from what the call says.
+            module: Who made the call; None means the module that is running.
+        """
+        where = self.names[module or self._stack[-1]]
+        self.seen += 1
+        if self.wanted is not None and where not in self.wanted:
+            return
+        with torch.no_grad(), self.busy():
+            found = self._settled(where or "(the model)", source, make, output, weights)
+            self.calls.append(found if self.each is None else self.each(found))
+
+    def _settled(
+        self,
+        where: str,
+        source: str,
+        make: Callable[[], Call],
+        output: Tensor | None,
+        weights: Tensor | None,
+    ) -> AttentionCall:
+        try:
+            call = make()
+            refusal = _without_numbers(call) or disagreement(call, output, weights)
+        except ManyheadsError as error:
+            return AttentionCall(where, source, None, refusal=f"({error})")
+        if refusal is not None:
+            return AttentionCall(where, source, None, refusal=refusal)
+        if self.heads is not None:
+            _check_heads(self.heads, call.q.shape[1], where)
+            heads = as_tensor(list(self.heads), call.q.device)
+            call, output = of_heads(call, heads), None if output is None else output[:, heads]
+        if self.queries is not None:
+            queries = self.queries
+            if not isinstance(queries, slice):
+                queries = as_tensor(queries, call.q.device)
+            call, output = (
+                of_queries(call, queries),
+                None if output is None else output[:, :, queries],
+            )
+        if self.each is None:
+            call, output = owned(call), None if output is None else output.detach().clone()
+        return AttentionCall(where, source, call, output)
+
+
+def _without_numbers(call: Call) -> str | None:
+    if call.q.device.type == "meta":
+        return "tensors on the meta device hold no numbers"
+    return None
+
+
+def _check_heads(heads: Sequence[int], num_heads: int, where: str) -> None:
+    wrong = [head for head in heads if not 0 <= head < num_heads]
+    if wrong:
+        raise OptionError(
+            f"heads must be numbers from 0 to {num_heads - 1}; got heads={list(heads)}, and "
+            f"{where} has {num_heads}. Leave {wrong[0]} out, or say layers= too."
+        )
+
+
+def _wanted(layers: str | Sequence[str] | None, names: list[str]) -> set[str] | None:
+    """The modules that are asked for; None for all."""
+    if layers is None:
+        return None
+    wanted: set[str] = set()
+    for pattern in [layers] if isinstance(layers, str) else layers:
+        found = {n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")}
+        if not found:
+            near = get_close_matches(pattern, names, n=3, cutoff=0.4)
+            raise OptionError(
+                f"layers must name modules of the model; got layers={pattern!r}. Near it are "
+                f"{', '.join(map(repr, near)) or 'none'}; * stands for anything."
+            )
+        wanted |= found
+    return wanted

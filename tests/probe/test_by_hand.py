@@ -1,0 +1,149 @@
+"""Hand-written attention is seen as it is, and stays as it is."""
+
+import pytest
+import torch
+from tests.probe.by_hand import STYLES, Attention, ByTorch, Einsum, OneByOne, Packed, Separate
+
+import manyheads as mh
+
+
+def weights_of(calls: list, model: Attention) -> torch.Tensor:
+    """All that was seen, in the form in which the model keeps its own."""
+    found = torch.cat([call.weights().flatten(0, 1) for call in calls])
+    return found.view_as(model.weights)
+
+
+@pytest.fixture(params=STYLES, ids=lambda style: style.__name__)
+def model(request) -> Attention:
+    return request.param().eval()
+
+
+def causal(length: int) -> torch.Tensor:
+    return torch.ones(2, length, length, dtype=torch.int64).tril()
+
+
+@pytest.mark.parametrize("length", [1, 2, 11])
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_style_is_seen_and_not_changed(model, length, masked):
+    if isinstance(model, Einsum) and length == 1:
+        pytest.skip("torch's einsum over one key is no product of matrices; ends if it becomes one")
+    x = torch.randn(2, length, 32)
+    mask = causal(length) if masked else None
+    plain = model(x, mask)
+    with mh.probe.watch(model) as calls:
+        assert model(x, mask).equal(plain)
+    assert len(calls) == (8 if isinstance(model, OneByOne) else 1)
+    torch.testing.assert_close(weights_of(calls, model), model.weights, rtol=0, atol=1e-6)
+
+
+def test_a_row_filled_with_one_number_is_even_as_the_model_has_it():
+    model, mask = Packed().eval(), causal(11)
+    mask[1, 4] = 0
+    with mh.probe.watch(model) as calls:
+        model(torch.randn(2, 11, 32), mask)
+    torch.testing.assert_close(calls[0].weights(), model.weights, rtol=0, atol=1e-6)
+    torch.testing.assert_close(calls[0].weights(4)[1], torch.full((4, 1, 11), 1 / 11))
+
+
+def test_statistics_of_what_was_seen_are_those_of_the_weights(model):
+    with mh.probe.watch(model) as calls:
+        model(torch.randn(2, 11, 32), causal(11))
+    entropy = torch.cat([call.entropy().flatten(0, 1) for call in calls])
+    right = torch.special.entr(model.weights).sum(dim=-1)
+    torch.testing.assert_close(entropy.view_as(right), right, rtol=0, atol=1e-5)
+
+
+def test_training_with_dropout_is_seen_before_dropout_and_not_changed(model):
+    model.train()
+    x = torch.randn(2, 11, 32)
+    torch.manual_seed(7)
+    plain = model(x, causal(11))
+    torch.manual_seed(7)
+    with mh.probe.watch(model) as calls:
+        out = model(x, causal(11))
+    assert out.equal(plain)
+    torch.testing.assert_close(weights_of(calls, model), model.weights, rtol=0, atol=1e-6)
+
+
+def test_gradients_do_not_change(model):
+    x = torch.randn(2, 11, 32)
+    gradients = []
+    for watched in (False, True):
+        model.zero_grad()
+        if watched:
+            with mh.probe.watch(model):
+                model(x, causal(11)).square().sum().backward()
+        else:
+            model(x, causal(11)).square().sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert all(a.equal(b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_every_dtype_is_seen(dtype):
+    for style in (Separate, ByTorch):
+        model = style().eval().to(dtype)
+        with torch.inference_mode(), mh.probe.watch(model) as calls:
+            model(torch.randn(2, 11, 32, dtype=dtype), causal(11))
+        tolerance = 1e-10 if dtype == torch.float64 else 1e-2
+        found = calls[0].weights().to(dtype)
+        torch.testing.assert_close(found, model.weights, rtol=0, atol=tolerance)
+
+
+def test_autocast_is_seen():
+    model = Separate().eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16), mh.probe.watch(model) as calls:
+        model(torch.randn(2, 11, 32))
+    torch.testing.assert_close(calls[0].weights(), model.weights.float(), rtol=0, atol=1e-2)
+
+
+def test_a_classifier_and_a_projection_without_bias_are_no_attention():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8, bias=False), torch.nn.Softmax(dim=-1), torch.nn.ReLU()
+    )
+    with (
+        pytest.raises(mh.errors.ProbeError, match="at least one attention call; got none"),
+        mh.probe.watch(model),
+    ):
+        model(torch.randn(2, 8))
+
+
+class Gated(Separate):
+    """Scores that no call of attention has: their absolute value."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        return self.attend((q @ k.mT).sigmoid(), v)
+
+
+def test_unusual_steps_are_named_rather_than_guessed():
+    model = Gated().eval()
+    with (
+        pytest.raises(mh.errors.ProbeError, match="softmax over what is no whole product"),
+        mh.probe.watch(model),
+    ):
+        model(torch.randn(1, 5, 32))
+
+
+class Exponential(Separate):
+    """A softmax written out."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        exponentials = (q @ k.mT / 8**0.5).exp()
+        return self.merge(exponentials / exponentials.sum(dim=-1, keepdim=True) @ v)
+
+
+def test_a_softmax_written_out_is_named():
+    with (
+        pytest.raises(mh.errors.ProbeError, match="exponentials in the place of a softmax"),
+        mh.probe.watch(model := Exponential().eval()),
+    ):
+        model(torch.randn(1, 5, 32))
+
+
+def test_nothing_of_the_square_of_the_length_is_kept():
+    model = Separate(num_heads=1).eval()
+    with torch.no_grad(), mh.probe.watch(model, each=lambda call: call.entropy()) as found:
+        model(torch.randn(1, 300, 32))
+    assert [x.shape for x in found] == [(1, 1, 300)]
