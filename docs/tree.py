@@ -26,6 +26,7 @@ ORDER = [
     "cache",
     "models",
     "laws",
+    "probe",
     "lens",
     "tasks",
     "training",
