@@ -28,6 +28,7 @@ ORDER = [
     "laws",
     "probe",
     "lens",
+    "doctor",
     "tasks",
     "training",
     "cli",
