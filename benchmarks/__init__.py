@@ -1,6 +1,20 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, importing, layer, memory, statistics, window
+from benchmarks import (
+    approximations,
+    call,
+    decode,
+    generate,
+    importing,
+    keep,
+    layer,
+    memory,
+    neighbours,
+    packed,
+    patterns,
+    statistics,
+    window,
+)
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -10,7 +24,13 @@ BENCHMARKS: dict[str, Benchmark] = {
         importing.IMPORTING,
         decode.DECODE,
         memory.MEMORY,
+        packed.PACKED,
         window.WINDOW,
+        keep.KEEP,
+        generate.GENERATE,
+        neighbours.NEIGHBOURS,
+        patterns.PATTERNS,
+        approximations.APPROXIMATIONS,
         layer.LAYER,
         statistics.STATISTICS,
     )

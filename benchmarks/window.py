@@ -27,14 +27,14 @@ def measure(plan: Plan) -> Iterator[Row]:
         if all(f"{length} {name}" in plan.done for length in lengths):
             continue
         # Lengths in turns too: how time grows must not hang on when each was measured.
-        steps = {str(length): _step(length, _ours, training=training) for length in lengths}
+        steps = {str(length): step(length, ours, training=training) for length in lengths}
         times = interleave(steps, rounds)
         for length in lengths:
             yield {
                 "cell": f"{length} {name}",
                 "length": length,
                 "pass": name,
-                "backend": _chosen(length),
+                "backend": chosen(length, _mask()),
                 "ours MiB": peak_bytes(steps[str(length)]) / 2**20,
                 "ours ms": 1e3 * float(np.median(times[str(length)])),
                 **_beside_dense(length, steps[str(length)], rounds, training=training),
@@ -52,7 +52,7 @@ def _beside_dense(
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, seen)
 
-    dense = _step(length, attend, training=training)
+    dense = step(length, attend, training=training)
     times = interleave({"ours": ours, "dense": dense}, min(rounds, 3) if length > 8192 else rounds)
     return {
         "dense ms": 1e3 * float(np.median(times["dense"])),
@@ -60,7 +60,8 @@ def _beside_dense(
     }
 
 
-def _ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Our causal window of `SIZE`."""
     return mh.attention(q, k, v, _mask())
 
 
@@ -68,12 +69,14 @@ def _mask() -> mh.Mask:
     return mh.Causal() & mh.Window(SIZE)
 
 
-def _chosen(length: int) -> str:
+def chosen(length: int, mask: mh.Mask) -> str:
+    """The backend that does a call of this length."""
     q = torch.empty(1, HEADS, length, HEAD_DIM, device="meta")
-    return mh.explain(q, q, q, _mask(), verbose=False).chosen
+    return mh.explain(q, q, q, mask, verbose=False).chosen
 
 
-def _step(length: int, attend: Callable[..., Tensor], *, training: bool) -> Callable[[], object]:
+def step(length: int, attend: Callable[..., Tensor], *, training: bool) -> Callable[[], object]:
+    """One call on random tensors, forward alone or with the gradients of all three."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM) for _ in range(3))
     if not training:

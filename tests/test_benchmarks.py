@@ -5,12 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks import BENCHMARKS, window
+import torch
+from benchmarks import (
+    BENCHMARKS,
+    approximations,
+    generate,
+    keep,
+    libraries,
+    neighbours,
+    packed,
+    patterns,
+    window,
+)
 from benchmarks.__main__ import main
 from benchmarks.benchmark import Goal, Plan, every
 from benchmarks.machine import describe
 from benchmarks.report import earlier, join, table, write
 from benchmarks.rounds import best_of, interleave, ratio
+
+import manyheads as mh
 
 
 def test_a_round_times_every_contender_once_in_an_order_that_changes() -> None:
@@ -108,3 +121,100 @@ def test_the_growth_of_a_window_is_read_off_its_rows() -> None:
     slow = [row(4096, 50.0), row(32768, 3200.0)]
     assert [goal.kept for goal in window.judge(slow)] == [False, None, True]
     assert [goal.kept for goal in window.judge([])] == [None, None, None]
+
+
+def test_the_speed_of_writing_is_judged_by_its_lower_end() -> None:
+    def row(dtype: str, batch: int, low: float) -> dict[str, object]:
+        return {
+            "dtype": dtype,
+            "batch": batch,
+            "better / ours": {"median": 2, "low": low, "high": 3},
+        }
+
+    rows = [row("fp32", 1, 1.3), row("fp32", 8, 1.5), row("bf16", 1, 2.0)]
+    assert [goal.kept for goal in generate.judge(rows)] == [True, False, True, None, None]
+
+
+def test_a_window_is_flat_in_time_and_memory_or_not() -> None:
+    flat = [{"cell": "window", "length": n, "ms/token": 2.0, "MiB": 3.0} for n in (2048, 4096)]
+    assert [goal.kept for goal in keep.judge(flat)] == [True, True, None, None]
+    flat[1]["MiB"] = 6.0
+    rows = [*flat, {"cell": "int8, 8192", "share of bf16": 0.6}]
+    assert [goal.kept for goal in keep.judge(rows)] == [True, False, False, None]
+
+
+def test_ours_and_theirs_write_one_text() -> None:
+    ways = generate.contenders(generate.llama(Plan("quick"), generate.DTYPES["fp32"]), 2, 6)
+    texts = [way().tolist() for way in ways.values()]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def not_installed(length: int, size: int) -> libraries.Attend:
+    raise ImportError
+
+
+@pytest.mark.filterwarnings("ignore")  # of other libraries
+@pytest.mark.parametrize("name", ["packed", "patterns", "neighbours", "approximations"])
+def test_a_trial_of_each_comparison_yields_rows_goals_and_a_picture(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # To compile it takes a third of a minute.
+    monkeypatch.setitem(neighbours.PEERS, "flex", not_installed)
+    benchmark = BENCHMARKS[name]
+    rows = list(benchmark.measure(Plan("quick", rounds=1)))
+    assert rows and all(row[benchmark.key[0]] for row in rows)
+    assert benchmark.draw(rows).axes
+    assert all(goal.kept is None for goal in benchmark.judge([]))
+    assert len(benchmark.judge(rows)) == len(benchmark.judge([]))
+
+
+def test_what_is_not_installed_is_noted_and_costs_the_others_nothing() -> None:
+    def doubled(length: int, size: int) -> libraries.Attend:
+        return lambda q, k, v: 2 * q
+
+    asked = {"there": doubled, "gone": not_installed}
+    ready = libraries.made(asked, 8, 4)
+    assert list(ready) == ["there"]
+    assert libraries.note(asked, ready) == "not installed: gone"
+    assert libraries.note(["there"], ready) is None
+
+
+@pytest.mark.filterwarnings("ignore")  # of other libraries
+def test_the_peers_compute_what_ours_does() -> None:
+    q, k, v = torch.randn(3, 1, 8, 512, 64)
+    with torch.no_grad():
+        for peer, size, right in (
+            (libraries.local_attention, 64, mh.attention(q, k, v, mh.Causal() & mh.Window(65))),
+            (libraries.longformer, 64, mh.attention(q, k, v, mh.Window(33))),
+            (libraries.performer_causal, 0, mh.linear_attention(q, k, v, mh.Causal())),
+        ):
+            attend = libraries.made({"peer": peer}, 512, size).get("peer")
+            if attend is None:
+                pytest.skip(
+                    "a peer is not installed; pip install it as benchmarks/libraries.py says"
+                )
+            torch.testing.assert_close(attend(q, k, v), right, rtol=1e-4, atol=1e-4)
+
+
+def test_goals_of_comparisons_are_read_off_their_rows() -> None:
+    def share(median: float) -> dict[str, float]:
+        return {"median": median, "low": median * 0.9, "high": median * 1.1}
+
+    row = {"cell": "16384 forward", "length": 16384, "pass": "forward"}
+    found = neighbours.judge([{**row, "flex / ours": share(2.0), "longformer / ours": share(2.0)}])
+    assert [goal.kept for goal in found] == [True, None, False, None, None]
+    cells = [{"cell": "a", "padded / ours": share(3.0)}, {"cell": "b", "padded / ours": share(1.8)}]
+    (goal,) = packed.judge(cells)
+    assert goal.kept is False and goal.numbers == "1 of 2 cells; least 1.62 at b"
+    sparse = [{"pattern": "dyadic", "length": 16384, "dense / ours": share(9.0)}]
+    assert patterns.judge(sparse)[0].kept is True
+
+
+def test_the_break_even_lies_on_the_line_between_two_lengths() -> None:
+    def row(length: int, share: float) -> dict[str, object]:
+        return {"length": length, "lsh / exact": {"median": share}}
+
+    rows = [row(1024, 4.0), row(2048, 2.0), row(8192, 0.5)]
+    assert approximations.break_even(rows, "lsh") == pytest.approx(4096.0)
+    assert approximations.break_even(rows[:2], "lsh") is None
+    assert approximations.break_even(rows[2:], "lsh") == 8192.0

@@ -30,7 +30,7 @@ cache
 functional
 masks positions
 shapes
-errors
+errors extras
 """
 HEIGHT = {part: -row for row, line in enumerate(ROWS.split("\n")) for part in line.split()}
 

@@ -67,6 +67,10 @@ _PARTS = {
     ),
     "layers": (
         "MultiHeadAttention",
+        "Scores",
+        "DifferentialAttention",
+        "LatentAttention",
+        "to_grouped",
         "FeedForward",
         "EncoderLayer",
         "DecoderLayer",
@@ -85,6 +89,14 @@ _PARTS = {
     "models": (
         "Transformer",
         "TransformerConfig",
+        "Decoder",
+        "DecoderConfig",
+        "generate",
+        "stream",
+        "beam_search",
+        "Sampling",
+        "Stop",
+        "Draft",
     ),
 }
 
@@ -118,10 +130,14 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
     )
     from manyheads.layers import (
         DecoderLayer,
+        DifferentialAttention,
         EncoderLayer,
         FeedForward,
+        LatentAttention,
         LayerCache,
         MultiHeadAttention,
+        Scores,
+        to_grouped,
     )
     from manyheads.masks import (
         Causal,
@@ -146,7 +162,18 @@ if TYPE_CHECKING:  # the same names, for those who read code without running it
         from_key_padding_mask,
         from_sdpa_mask,
     )
-    from manyheads.models import Transformer, TransformerConfig
+    from manyheads.models import (
+        Decoder,
+        DecoderConfig,
+        Draft,
+        Sampling,
+        Stop,
+        Transformer,
+        TransformerConfig,
+        beam_search,
+        generate,
+        stream,
+    )
     from manyheads.positions import (
         ALiBi,
         Axial,

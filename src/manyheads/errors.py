@@ -47,6 +47,10 @@ class CacheError(ManyheadsError, RuntimeError):
     """A cache asked for what it cannot hold or no longer holds."""
 
 
+class ExamineError(ManyheadsError, RuntimeError):
+    """A model that the doctor cannot examine."""
+
+
 class CheckpointError(ManyheadsError, RuntimeError):
     """A checkpoint that is missing, damaged or of another model."""
 

@@ -180,3 +180,29 @@ def test_what_is_refused_is_named() -> None:
     other.append(k, k)
     with pytest.raises(CacheError, match="caches that are merged must round alike, bits=8 and gr"):
         cache.merge(other)
+
+
+@every_width
+def test_values_of_no_width_take_no_room(bits: int, tmp_path) -> None:
+    """A cache of latents has none; see `LatentAttention`."""
+
+    def filled(rows: int, length: int) -> mh.QuantizedCache:
+        cache = mh.QuantizedCache(bits, recent=2, group=4)  # type: ignore[arg-type]
+        for part in torch.randn(rows, 1, length, 6).split([5, length - 5], dim=2):
+            cache.append(part, part[..., :0])
+        return cache
+
+    cache, wide = filled(2, 19), mh.QuantizedCache(bits, recent=2, group=4)  # type: ignore[arg-type]
+    k = torch.randn(2, 1, 19, 6)
+    wide.append(k, k)
+    assert 0 < 2 * cache.memory_bytes() < 1.2 * wide.memory_bytes()
+    before = cache.read()
+    assert before.k.shape == (2, 1, 19, 6) and before.v.shape == (2, 1, 19, 0)
+    cache.rollback(5)
+    cache.reorder(torch.tensor([1, 0]))
+    assert_close(cache.read().k, before.k[[1, 0], :, :14])
+    cache.save(tmp_path / "cache.safetensors")
+    assert_close(mh.QuantizedCache.load(tmp_path / "cache.safetensors").read().k, cache.read().k)
+    cache.merge(filled(1, 11))
+    assert cache.read().k.shape == (3, 1, 14, 6) and cache.read().v.shape == (3, 1, 14, 0)
+    assert cache.error[1] == 0.0

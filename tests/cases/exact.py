@@ -19,7 +19,7 @@ TOLERANCE = {
 }
 
 # Backends that leave pairs out refuse much of what is asked here; the laws hold them to these two.
-every_backend = pytest.mark.parametrize("backend", ["fused", "reference"])
+every_backend = pytest.mark.parametrize("backend", ["fused", "chunked", "reference"])
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype)[6:])
 
 

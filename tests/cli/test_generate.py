@@ -43,3 +43,10 @@ def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     assert main(["generate", str(tmp_path), "a"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_neither_a_folder_nor_a_model_is_refused(capsys):
+    assert main(["generate"]) == 2
+    assert (
+        "generate must have the folder of a training run, or a --model" in capsys.readouterr().err
+    )

@@ -33,4 +33,4 @@ def test_the_facts_need_no_extra_and_name_no_path_user_or_host():
 
 def test_a_package_that_is_missing_is_named_with_its_cure(monkeypatch):
     monkeypatch.setattr("manyheads.cli.info.PACKAGES", {"plots": ("no-such-package",)})
-    assert 'not installed (pip install "manyheads[plots]")' in facts()
+    assert 'not installed (pip install "matplotlib' in facts()

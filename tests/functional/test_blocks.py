@@ -91,12 +91,18 @@ def test_never_quadratic_takes_blocks_where_auto_would_write_the_mask() -> None:
 
 def test_never_quadratic_raises_rather_than_write_all_pairs() -> None:
     q = torch.randn(1, 2, 40, 8)
-    with pytest.raises(BackendError, match=r"of linear memory.*blocks: the kernel has no softcap"):
-        attention(q, q, q, softcap=3.0, backend=Auto(never_quadratic=True))
+    strict = Auto(never_quadratic=True)
+    with pytest.raises(
+        BackendError, match=r"of linear memory.*chunked: it never holds all weights"
+    ):
+        mh.attention_with_weights(q, q, q, backend=strict)
     with pytest.raises(BackendError, match="reference: it makes a tensor of q_len x kv_len"):
-        mh.attention_with_weights(q, q, q, backend=Auto(never_quadratic=True))
+        mh.attention_with_weights(q, q, q, backend=strict)
     one = q[:, :, :1]  # a single query has no square
-    attention(one, q, q, softcap=3.0, backend=Auto(never_quadratic=True))
+    mh.attention_with_weights(one, q, q, backend=strict)
+    for options in ({"softcap": 3.0}, {"dropout": 0.1}, {"bias": torch.zeros(40, 40)}):
+        table = mh.explain(q, q, q, mh.Window(4), **options, backend=strict, verbose=False)
+        assert table.chosen == "chunked"
 
 
 def test_no_backend_that_calls_itself_linear_writes_a_mask_of_pairs() -> None:

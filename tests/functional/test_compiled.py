@@ -114,6 +114,13 @@ def test_every_change_of_scores_compiles_with_its_gradients() -> None:
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), q)[0], expected)
 
 
+def test_scales_that_differ_from_call_to_call_compile() -> None:
+    """The second one is handed over as a symbol, whose value no function of math can be asked."""
+    compiled, _ = counted(lambda q, scale: attention(q, q, q, scale=scale))
+    for scale in (0.3, 0.5, 0.7):
+        torch.testing.assert_close(compiled(Q, scale), attention(Q, Q, Q, scale=scale))
+
+
 def test_weights_and_lse_compile() -> None:
     def both(q: Tensor) -> Tensor:
         weights = mh.attention_with_weights(q, q, q, mh.Causal())[1]
@@ -166,3 +173,11 @@ def test_masks_made_inside_compiled_code_take_sizes_that_change() -> None:
         with pytest.warns(mh.errors.MaskWarning):
             right = call(q, size)
         torch.testing.assert_close(compiled(q, size), right)
+
+
+def test_grouped_heads_compile_for_any_shape() -> None:
+    compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="eager")
+    for length in (5, 9):
+        q, k = torch.randn(2, 4, length, 8), torch.randn(2, 2, length, 8)
+        expected = attention(q, k, k, mh.Causal())
+        torch.testing.assert_close(compiled(q, k, k, mh.Causal()), expected)

@@ -32,7 +32,7 @@ def test_a_seed_makes_dropout_repeatable() -> None:
     assert torch.equal(*outputs)
 
 
-@pytest.mark.parametrize("backend", ["reference", "fused"])
+@pytest.mark.parametrize("backend", ["reference", "fused", "chunked"])
 def test_a_call_without_dropout_draws_nothing(backend: str) -> None:
     q = torch.randn(1, 2, 5, 4, requires_grad=True)
     before = torch.get_rng_state()

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from tests.interop_huggingface.theirs import CALLS, Theirs, assert_alike, copy_into, renamed
 from torch import Tensor
-from transformers import BloomConfig, T5Config, XLNetConfig
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers import BloomConfig, DynamicCache, T5Config, XLNetConfig
+from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
@@ -61,8 +62,73 @@ def test_blooms_alibi_is_ours_up_to_a_number_a_row(num_heads: int) -> None:
         torch.testing.assert_close(out, weights @ v, atol=1e-5, rtol=1e-5)
 
 
+class TheirBloom(Theirs):
+    """BLOOM's layer, whose bias stands for the positions."""
+
+    def __call__(
+        self, x: Tensor, keep: Tensor, cache: DynamicCache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        alibi = build_alibi_tensor(keep.long(), self.config.n_head, x.dtype)
+        mask, nothing = self.mask(x, keep, cache), torch.zeros_like(x)
+        return self.attention(x, nothing, alibi=alibi, attention_mask=mask, layer_past=cache)
+
+
+class TheirT5(Theirs):
+    """T5's layer, which makes its own bias."""
+
+    def __call__(
+        self, x: Tensor, keep: Tensor, cache: DynamicCache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.attention(x, mask=self.mask(x, keep, cache), cache=cache)[::2]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("num_heads", [4, 6])
+def test_blooms_layer_is_ours_with_alibi(num_heads: int, call: str) -> None:
+    """Theirs adds slope * position, ours slope * distance: softmax sees no difference.
+
+    Their packed projection goes head by head, q, k and v of each; ours has all q first. A row of
+    padding sees the mean of all values in theirs and nobody in ours, so real tokens are compared.
+    """
+    config = BloomConfig(hidden_size=8 * num_heads, n_head=num_heads, hidden_dropout=0.0, n_layer=1)
+    config._attn_implementation = "eager"
+    theirs = TheirBloom(BloomAttention(config, layer_idx=0), config)
+    ours = mh.MultiHeadAttention(8 * num_heads, num_heads, projections="packed")
+    state = renamed(theirs.attention, {"query_key_value": "qkv_proj", "dense": "out_proj"})
+    for kind in ("weight", "bias"):
+        by_head = state[f"qkv_proj.{kind}"].unflatten(0, (num_heads, 3, 8))
+        state[f"qkv_proj.{kind}"] = by_head.transpose(0, 1).flatten(0, 2)
+    copy_into(ours, state)
+    assert_alike(ours, theirs, mh.Causal(), bias=mh.ALiBi(num_heads), **CALLS[call])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_t5s_decoder_layer_is_ours_with_a_scale_of_one(call: str) -> None:
+    """Theirs counts distances by place and ours by position: the same for any two real tokens."""
+    config = T5Config(
+        **{"d_model": 32, "d_kv": 8, "num_heads": 4, "dropout_rate": 0.0, "is_decoder": True},
+        num_layers=1,
+        relative_attention_num_buckets=12,
+        relative_attention_max_distance=15,
+    )
+    config._attn_implementation = "eager"
+    theirs = TheirT5(T5Attention(config, has_relative_attention_bias=True, layer_idx=0), config)
+    ours = mh.MultiHeadAttention(32, 4, bias=False, scores=mh.Scores(scale=1.0))
+    bias = mh.T5Bias(4, reach="past", num_buckets=12, max_distance=15)
+    names = {"relative_attention_bias": "bias", "o": "out_proj"}
+    state = renamed(theirs.attention, names | {name: f"{name}_proj" for name in "qkv"})
+    with torch.no_grad():
+        bias.table.copy_(state.pop("bias.weight"))
+    copy_into(ours, state)
+    assert_alike(ours, theirs, mh.Causal(), bias=bias, **CALLS[call])
+
+
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("q_len", "memory"), [(7, 0), (7, 5), (1, 6), (12, 3)])
-def test_xlnets_relative_attention_is_ours(q_len: int, memory: int) -> None:
+def test_xlnets_relative_attention_is_ours(q_len: int, memory: int, masked: bool) -> None:
+    """Its positions start at q_len and not at 0, which no relative distance can see. Its mask says
+    1 = hidden and lies (q_len, kv_len, batch, 1); a memory is further keys before the queries.
+    """
     config = XLNetConfig(d_model=24, n_head=3, n_layer=1, d_inner=8, dropout=0.0, vocab_size=5)
     model, theirs = XLNetModel(config).eval(), XLNetRelativeAttention(config).eval()
     bias = mh.TransformerXLBias(3, 8, 24)
@@ -80,10 +146,19 @@ def test_xlnets_relative_attention_is_ours(q_len: int, memory: int) -> None:
     )
     encoding = model.relative_positional_encoding(q_len, length, bsz=2)
     encoded = torch.einsum("ibh,hnd->ibnd", encoding, theirs.r)
-    expected = theirs.rel_attn_core(*(t.permute(2, 0, 1, 3) for t in (q, k, v)), encoded)
+    mask, hidden = None, None
+    if masked:
+        # The first key is there, so that each query of the causal text sees somebody.
+        keep = torch.arange(length) < torch.tensor([[length], [max(length - 3, 1)]])
+        mask = mh.Causal() & mh.Padding(keep)
+        seen = mask.dense(q_len, length, batch=2)
+        hidden = (~seen).float().permute(2, 3, 0, 1)
+    expected = theirs.rel_attn_core(
+        *(t.permute(2, 0, 1, 3) for t in (q, k, v)), encoded, attn_mask=hidden
+    )
     expected = expected.permute(1, 2, 0, 3)
-    out = mh.attention(q, k, v, bias=bias)
+    out = mh.attention(q, k, v, mask, bias=bias)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     places = torch.arange(length)[None].expand(2, -1)
-    again = mh.attention(q, k, v, bias=bias, q_pos=places[:, memory:], kv_pos=places)
+    again = mh.attention(q, k, v, mask, bias=bias, q_pos=places[:, memory:], kv_pos=places)
     torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)

@@ -36,11 +36,30 @@ def by_hand(
         if layer.rotary is not None:
             assert places is not None
             q, k = (layer.rotary(t[:, None], p)[:, 0] for t, p in zip((q, k), places, strict=True))
-        scores = torch.einsum("bqd,bkd->bqk", q, k) / width**0.5
+        scores = torch.einsum("bqd,bkd->bqk", q, k) * _scale(layer, head)
+        if layer.scores.softcap is not None:
+            scores = layer.scores.softcap * (scores / layer.scores.softcap).tanh()
         if seen is not None:
             own_seen = seen if seen.ndim == 2 else seen[:, head if seen.shape[1] > 1 else 0]
             scores = scores.masked_fill(~own_seen, -torch.inf)
-        weight = scores.softmax(dim=-1).nan_to_num(0.0)
+        if layer.sink_logits is not None:
+            sink = layer.sink_logits[head].expand(*scores.shape[:2], 1)
+            weight = torch.cat((scores, sink), dim=-1).softmax(dim=-1)[..., :-1]
+        else:
+            weight = scores.softmax(dim=-1).nan_to_num(0.0)
         weights.append(weight)
-        mixed.append(weight @ values[..., kv])
+        mixed.append(weight @ values[..., kv] * _gate(layer, x, head))
     return layer.out_proj(torch.cat(mixed, dim=-1)), torch.stack(weights, dim=1)
+
+
+def _scale(layer: mh.MultiHeadAttention, head: int) -> Tensor | float:
+    scale = layer.head_dim**-0.5 if layer.scores.scale is None else layer.scores.scale
+    return scale if layer.head_scale is None else scale * layer.head_scale[head]
+
+
+def _gate(layer: mh.MultiHeadAttention, x: Tensor, head: int) -> Tensor | float:
+    if layer.gate_proj is None:
+        return 1.0
+    logits = layer.gate_proj(x)
+    width = logits.shape[-1] // layer.num_heads
+    return 1 / (1 + (-logits[..., head * width : (head + 1) * width]).exp())

@@ -17,6 +17,13 @@ LAYERS = {
     "attention": lambda: mh.MultiHeadAttention(8, 2, num_kv_heads=1, qk_norm="rms", dtype=F64),
     "rotary": lambda: mh.MultiHeadAttention(8, 2, rotary=mh.Rotary(4), dtype=F64),
     "packed": lambda: mh.MultiHeadAttention(8, 2, projections="packed", dtype=F64),
+    "scores and gates": lambda: mh.MultiHeadAttention(
+        *(8, 2), scores=mh.Scores(0.3, 2.0, head_scale=True, sinks=True), gate="channel", dtype=F64
+    ),
+    "differential": lambda: mh.DifferentialAttention(8, 2, rotary=mh.Rotary(4), dtype=F64),
+    "latents": lambda: mh.LatentAttention(
+        *(8, 2, 3), head_dim=4, query_latent_dim=5, rotary=mh.Rotary(2), bias=True, dtype=F64
+    ),
     "encoder, post": lambda: mh.EncoderLayer(8, 2, 16, dropout=0.0, dtype=F64),
     "encoder, pre": lambda: mh.EncoderLayer(8, 2, 16, dropout=0.0, norm="pre", dtype=F64),
 }
@@ -100,6 +107,37 @@ def test_a_decoder_layer_does_not_read_them_on_either_side(norm: str) -> None:
     assert out.isfinite().all()
     assert_close(out[KEEP], clean[KEEP])
     assert_close(learned(layer, out), gradients)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_queries_that_are_not_there_take_nothing_from_a_decoders_context(
+    padded: bool, settled: bool, cached: bool
+) -> None:
+    layer = mh.DecoderLayer(8, 2, 16, dropout=0.0, dtype=F64).eval()
+    nn.init.uniform_(layer.cross_attention.out_proj.bias)
+    taken: list[Tensor] = []
+    layer.cross_attention.register_forward_hook(lambda module, given, out: taken.append(out))
+    x, context = torch.randn(3, 5, 8, dtype=F64), torch.randn(3, 4, 8, dtype=F64)
+    there = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+    seen: object = mh.Padding(there) if padded else None
+    if settled:
+        seen = bind(seen, 3, 5, 4)
+    cache = mh.LayerCache.new() if cached else None
+    _, own, crossed = layer.with_weights(
+        x, context, positions=PLACES, context_mask=seen, cache=cache
+    )
+    bias = layer.cross_attention.out_proj.bias
+    assert_close(taken[0][~KEEP], bias.expand(int((~KEEP).sum()), -1))
+    assert crossed.mT[..., ~KEEP[0]][0].eq(0).all() and own[2].eq(0).all()
+    if not padded:
+        assert_close(crossed.sum(-1), KEEP[:, None].double().expand(3, 2, 5))
+    if cached:  # a later chunk, of which the second row has nothing
+        later = torch.tensor([[3, 4], [-1, -1], [0, 1]])
+        layer(torch.randn(3, 2, 8, dtype=F64), positions=later, cache=cache)
+        assert_close(taken[1][1], bias.expand(2, -1))
+        assert not torch.allclose(taken[1][0], bias)
 
 
 @pytest.mark.parametrize("how", ["padding", "positions"])

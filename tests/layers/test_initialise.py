@@ -41,10 +41,20 @@ def test_the_other_ways_to_begin() -> None:
 MODULES = {
     "attention": lambda **place: mh.MultiHeadAttention(8, 2, qk_norm="layer", **place),
     "packed": lambda **place: mh.MultiHeadAttention(8, 2, projections="packed", **place),
+    "scores and gates": lambda **place: mh.MultiHeadAttention(
+        *(8, 2), scores=mh.Scores(head_scale=True, sinks=True), gate="head", **place
+    ),
+    "differential": lambda **place: mh.DifferentialAttention(8, 2, **place),
+    "latents": lambda **place: mh.LatentAttention(
+        *(8, 2, 6), head_dim=4, query_latent_dim=5, rotary=mh.Rotary(4), bias=True, **place
+    ),
     "network": lambda **place: mh.FeedForward(8, 16, activation="swiglu", **place),
     "encoder layer": lambda **place: mh.EncoderLayer(8, 2, 16, rotary=mh.Rotary(4), **place),
     "decoder layer": lambda **place: mh.DecoderLayer(8, 2, 16, norm="pre", **place),
 }
+
+
+FIRST = {"head_scale": 1.0, "sink_logits": 0.0}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -59,6 +69,8 @@ def test_a_module_built_on_the_meta_device_can_begin_anew(name: str) -> None:
         assert parameter.isfinite().all(), key
         if "norm" in key:
             assert parameter.eq(1.0 if key.endswith("weight") else 0.0).all(), key
+        if key in FIRST:
+            assert parameter.eq(FIRST[key]).all(), key
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -19,6 +19,13 @@ BUILDS = {
     "layer norm": {"qk_norm": "layer", "num_kv_heads": 2},
     "rotary": {"rotary": mh.Rotary(4)},
     "norm, then rotary": {"qk_norm": "rms", "rotary": mh.Rotary(4), "num_kv_heads": 1},
+    "another scale": {"scores": mh.Scores(scale=-0.7)},
+    "softcap": {"scores": mh.Scores(softcap=0.5), "num_kv_heads": 2},
+    "scales of heads": {"scores": mh.Scores(head_scale=True), "num_kv_heads": 2},
+    "sinks": {"scores": mh.Scores(sinks=True), "num_kv_heads": 2},
+    "all of the scores": {"scores": mh.Scores(0.3, 0.8, head_scale=True, sinks=True)},
+    "gates of heads": {"gate": "head", "num_kv_heads": 2},
+    "gates of channels": {"gate": "channel", "head_dim": 6, "bias": False},
 }
 
 
@@ -99,8 +106,9 @@ def test_positions_given_as_int_or_tensor_move_rotary_and_masks_together() -> No
     assert_close(mixed, out[:, order])
 
 
-def test_a_query_that_sees_nobody_gives_the_bias_of_the_output() -> None:
-    layer, x = build(), stream().requires_grad_()
+@pytest.mark.parametrize("name", ["plain", "all of the scores", "gates of heads"])
+def test_a_query_that_sees_nobody_gives_the_bias_of_the_output(name: str) -> None:
+    layer, x = build(name), stream().requires_grad_()
     out, weights = layer.with_weights(x, mask=torch.zeros(5, 5, dtype=torch.bool))
     assert_close(out, layer.out_proj.bias.expand_as(out))
     assert weights.eq(0).all()
@@ -158,6 +166,27 @@ def test_neighbours_in_the_batch_do_not_matter() -> None:
         assert_close(out[row : row + 1, keep[row]], found)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [mh.GrowingCache, lambda: mh.FixedCache(20), mh.PagedCache])
+@pytest.mark.parametrize("name", BUILDS)
+def test_chunks_of_rows_that_begin_anywhere_give_what_each_gives_alone(name: str, kind) -> None:
+    layer, x, cache = build(name), stream(3, 9), kind()
+    starts = torch.tensor([[0], [3], [7]])
+    places = torch.arange(9) - starts
+    spoiled, parts = x.masked_fill((places < 0)[..., None], torch.nan), []
+    for first, last in ((0, 4), (4, 5), (5, 9)):
+        where = places[:, first:last]
+        part = spoiled[:, first:last]
+        parts.append(layer(part, mask=mh.Causal(), positions=where, cache=cache))
+    out = torch.cat(parts, 1)
+    for row, start in enumerate(starts.flatten().tolist()):
+        alone = layer(x[row : row + 1, start:], mask=mh.Causal())
+        assert_close(out[row : row + 1, start:], alone, atol=1e-10, rtol=0)
+        nobody = out[row, :start]
+        bias = torch.zeros(16, dtype=F64) if layer.out_proj.bias is None else layer.out_proj.bias
+        assert_close(nobody, bias.expand_as(nobody))
+
+
 def test_hooks_see_a_call_that_returns_weights() -> None:
     layer, calls = build(), []
     layer.register_forward_hook(lambda module, inputs, out: calls.append(out))
@@ -186,7 +215,9 @@ def test_every_parameter_learns(name: str) -> None:
             assert parameter.grad.abs().max() > 1e-12, key
 
 
-@pytest.mark.parametrize("name", ["GQA", "norm, then rotary"])
+@pytest.mark.parametrize(
+    "name", ["GQA", "norm, then rotary", "all of the scores", "gates of channels"]
+)
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     layer = build(name)
     x, names = stream(1, 3).requires_grad_(), [n for n, _ in layer.named_parameters()]
@@ -198,16 +229,19 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(call, (x, *layer.parameters()), fast_mode=True)
 
 
+@pytest.mark.parametrize("name", ["norm, then rotary", "all of the scores", "gates of heads"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_near(dtype: torch.dtype) -> None:
-    layer, x = build("norm, then rotary"), stream()
+def test_half_precision_stays_near(dtype: torch.dtype, name: str) -> None:
+    layer, x = build(name), stream()
     exact = layer(x, mask=mh.Causal())
     half = layer.to(dtype)(x.to(dtype), mask=mh.Causal())
     assert half.dtype == dtype
     assert_close(half.double(), exact, atol=0.1, rtol=0.1)
 
 
-@pytest.mark.parametrize("name", ["plain", "norm, then rotary"])
+@pytest.mark.parametrize(
+    "name", ["plain", "norm, then rotary", "all of the scores", "gates of heads"]
+)
 def test_autocast_computes_in_its_dtype(name: str) -> None:
     layer, x = build(name).float(), stream().float()
     with torch.autocast("cpu", torch.bfloat16):

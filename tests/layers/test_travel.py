@@ -29,20 +29,32 @@ class Attends(nn.Module):
             )
         elif name == "context":
             self.layer = mh.MultiHeadAttention(8, 2, projections="packed", **options)
+        elif name == "scores and gates":
+            scores = mh.Scores(0.3, 2.0, head_scale=True, sinks=True)
+            self.layer = mh.MultiHeadAttention(8, 2, scores=scores, gate="head", **options)
+        elif name == "differential":
+            self.layer = mh.DifferentialAttention(8, 2, rotary=rotary, **options)
+        elif name == "latents":
+            self.layer = mh.LatentAttention(
+                *(8, 2, 6), head_dim=4, query_latent_dim=5, rotary=rotary, **options
+            )
         elif name == "encoder layer":
             self.layer = mh.EncoderLayer(8, 2, 16, rotary=rotary, **options)
         else:
             self.layer = mh.DecoderLayer(8, 2, 16, norm="pre", rotary=rotary, **options)
 
-    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor, lengths: Tensor = LENGTHS) -> Tensor:
         if self.name == "context":
-            return self.layer(x, context, mask=mh.Padding(lengths=LENGTHS))
+            return self.layer(x, context, mask=mh.Padding(lengths=lengths))
         if self.name == "decoder layer":
-            return self.layer(x, context, context_mask=mh.Padding(lengths=LENGTHS))
+            return self.layer(x, context, context_mask=mh.Padding(lengths=lengths))
         return self.layer(x, mask=mh.Causal() & mh.Window(3))
 
 
-NAMES = ("attention", "context", "encoder layer", "decoder layer")
+NAMES = (
+    *("attention", "context", "scores and gates", "differential", "latents"),
+    *("encoder layer", "decoder layer"),
+)
 
 
 def inputs(length: int = 4, batch: int = 2) -> tuple[Tensor, Tensor]:
@@ -104,18 +116,19 @@ def test_exported_it_serves_every_length(module: Attends) -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_per_sample_gradients_can_be_mapped(module: Attends) -> None:
-    if module.name in ("context", "decoder layer"):
-        pytest.skip("their masks hold a row for each sample; ends when masks can be mapped")
     x, context = inputs(batch=3)
+    lengths = torch.tensor([5, 3, 1])
     parameters = dict(module.named_parameters())
 
-    def loss(parameters: dict[str, Tensor], row: Tensor, other: Tensor) -> Tensor:
-        out = torch.func.functional_call(module, parameters, (row[None], other[None]))
+    def loss(parameters: dict[str, Tensor], *sample: Tensor) -> Tensor:
+        batch_of_one = tuple(each[None] for each in sample)
+        out = torch.func.functional_call(module, parameters, batch_of_one)
         return out.square().sum()
 
-    mapped = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, context)
+    samples = (x, context, lengths)
+    mapped = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))(parameters, *samples)
     for row in range(3):
-        alone = torch.func.grad(loss)(parameters, x[row], context[row])
+        alone = torch.func.grad(loss)(parameters, *(each[row] for each in samples))
         for name, gradient in alone.items():
             assert_close(mapped[name][row], gradient)
 

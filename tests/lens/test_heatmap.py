@@ -172,7 +172,7 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with (
-        pytest.raises(MissingExtraError, match=r'pip install "manyheads\[plots\]"'),
+        pytest.raises(MissingExtraError, match=r'pip install "matplotlib'),
         plain_settings(),
     ):
         pass

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import manyheads as mh
 from manyheads.errors import MaskWarning
-from manyheads.masks import Mask, bind
+from manyheads.masks import Mask, bind, plan
 from manyheads.masks.facts import Side
 
 pytestmark = pytest.mark.filterwarnings("ignore::manyheads.errors.MaskWarning")
@@ -29,6 +29,14 @@ LEAVES = [
     mh.Global(~KEEP),
     PADDING,
     mh.Documents(torch.tensor([[0, 0, 1, 1, 2, 2], [3, 3, 3, 0, 0, 0]])),
+    mh.RandomBlocks(1, block=2, length=12),
+    mh.Dilated(2, step=2),
+    mh.Strided(3),
+    mh.Fixed(3),
+    mh.Dyadic(),
+    mh.Dyadic("halves"),
+    mh.Neighbourhood(3, radius=1),
+    mh.Tiles(3, tile=2, shift=1),
     mh.PerHead((mh.Causal(), PADDING)),
     mh.Dense(torch.arange(36).view(6, 6) % 3 > 0),
 ]
@@ -38,6 +46,7 @@ MASKS = st.recursive(
         st.builds(lambda a, b: a & b, inner, inner),
         st.builds(lambda a, b: a | b, inner, inner),
         st.builds(lambda a: ~a, inner),
+        st.builds(lambda a, b: mh.PerHead((a, b)), inner, inner),
     ),
     max_leaves=5,
 )
@@ -57,6 +66,8 @@ def test_writing_out_and_joining_commute(a: Mask, b: Mask, q_pos: Tensor, kv_pos
     assert torch.equal(dense(a & b, q_pos, kv_pos), left & right)
     assert torch.equal(dense(a | b, q_pos, kv_pos), left | right)
     assert torch.equal(dense(~a, q_pos, kv_pos), ~left & there)
+    heads = torch.stack((left[:, 0], right[:, 1]), dim=1)
+    assert torch.equal(dense(mh.PerHead((a, b)), q_pos, kv_pos), heads)
 
 
 @QUICK
@@ -83,6 +94,26 @@ def test_bounds_are_sound(mask: Mask, q_pos: Tensor, kv_pos: Tensor) -> None:
         pairs = seen if h is None else seen[:, h]
         assert some or not pairs.any()
         assert not every or pairs.all()
+
+
+@QUICK
+@given(MASKS, st.integers(1, 4))
+def test_a_plan_shows_just_the_pairs_of_its_mask(mask: Mask, block: int) -> None:
+    bound = bind(mask, 2, LENGTH, LENGTH)
+    seen = torch.zeros(2, HEADS, LENGTH, LENGTH, dtype=torch.bool)
+    for each in plan.plan(bound, 2, HEADS, block):
+        sequences = slice(None) if plan.has_no_tensors(bound) else [each.sequence]
+        heads = range(HEADS) if each.head is None else [each.head]
+        for row in each.rows:
+            keys = [key for run in row.runs for key in range(*run)]
+            found = each.dense(row, HEADS)
+            shown = torch.ones(1, 1, 1, 1).bool() if found is None else found
+            shown = shown.expand(1, len(heads), row.stop - row.start, len(keys))
+            for place, head in enumerate(heads):
+                for at, query in enumerate(range(row.start, row.stop)):
+                    for to, key in enumerate(keys):
+                        seen[sequences, head, query, key] = shown[0, place, at, to]
+    assert torch.equal(seen, bound.dense(HEADS).expand(seen.shape))
 
 
 @QUICK

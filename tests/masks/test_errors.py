@@ -1,12 +1,14 @@
 """Every mistake in making or using a mask is refused by name, with the value and the cure."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import manyheads as mh
 from manyheads.errors import DTypeError, ManyheadsError, MaskError, OptionError, PositionError
+from manyheads.masks.facts import Side
 
 ONES = torch.ones
 BOOL = torch.bool
@@ -18,11 +20,29 @@ def dense(mask: mh.Mask, q_len: int = 3, kv_len: int = 3, **options: object) -> 
     mask.dense(q_len, kv_len, **options)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, eq=False)
+class Listed(mh.Mask):
+    """A user's mask whose keys stand in a list, which nothing can be looked up by."""
+
+    keys: list[int]
+
+    def allows(self, head: torch.Tensor, q: Side, kv: Side) -> torch.Tensor:
+        return torch.isin(kv.position, torch.tensor(self.keys))
+
+
 MISTAKES: list[tuple[Callable[[], object], type[ManyheadsError], str]] = [
+    (
+        lambda: dense(mh.Causal() & Listed([0, 2])),
+        MaskError,
+        r"fields of a mask must be hashable.*keys=\[0, 2\].*Write lists as tuples",
+    ),
     (lambda: mh.Window(), OptionError, "Window must have a size, or before or after; got none"),
     (lambda: mh.Window(3, before=1), OptionError, "got size=3, before=1, after=None"),
     (lambda: mh.Window(0), OptionError, "size must be an int of at least 1; got size=0"),
+    (lambda: mh.Window(-3), OptionError, "size must be an int of at least 1; got size=-3"),
+    (lambda: mh.Window(2.5), OptionError, "got size=2.5"),  # type: ignore[arg-type]
     (lambda: mh.Window(True), OptionError, "got size=True"),
+    (lambda: mh.Window(after=-2), OptionError, "after must be an int of at least 0; got after=-2"),
     (lambda: mh.Window(before=-1), OptionError, "before must be an int of at least 0"),
     (lambda: mh.Padding(), MaskError, "either keep or lengths; got neither"),
     (lambda: mh.Padding(ONES(1, 2), lengths=ONES(1).long()), MaskError, "got both"),
@@ -70,6 +90,26 @@ MISTAKES: list[tuple[Callable[[], object], type[ManyheadsError], str]] = [
         MaskError,
         "num_heads=2 query heads; got 1",
     ),
+    (lambda: mh.PerHead(mh.Causal()), MaskError, r"query head; got Causal\(\)"),  # type: ignore[arg-type]
+    (
+        lambda: mh.PerHead((mh.PerHead((mh.Causal(),)), mh.Window(2))),
+        MaskError,
+        "num_heads=2 query heads; got 1",
+    ),
+    (
+        lambda: dense(mh.Causal(), -1),
+        OptionError,
+        "q_len must be an int of at least 0; got q_len=-1",
+    ),
+    (lambda: dense(mh.Causal(), 2.5), OptionError, "q_len=2.5"),  # type: ignore[arg-type]
+    (
+        lambda: mh.Causal().draw(3, -2),
+        OptionError,
+        "kv_len must be .* of at least 0; got kv_len=-2",
+    ),
+    (lambda: mh.Causal().describe(True), OptionError, "q_len=True"),
+    (lambda: dense(mh.Causal(), batch=-1), OptionError, "batch must be an int of at least 0"),
+    (lambda: dense(mh.Causal(), num_heads=0), OptionError, "num_heads must be .* at least 1"),
     (lambda: mh.Rule(3, "x"), MaskError, "callable; got function=3"),  # type: ignore[arg-type]
     (
         lambda: dense(mh.Rule(lambda head, q, kv: q - kv, "distance")),
@@ -136,3 +176,15 @@ def test_a_mistake_is_refused_by_name(
     with pytest.raises(kind, match=words) as refused:
         mistake()
     assert pytest.RaisesExc(kind, match=SENTENCE).matches(refused.value), str(refused.value)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "fused", "blocks"])
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_heads_and_their_masks_are_counted_on_every_backend(backend: str, count: int) -> None:
+    q = torch.randn(1, 4, 200, 8)
+    own = mh.PerHead((mh.Causal() & mh.Window(3),) * count)
+    pairs = mh.Dense(torch.ones(1, count, 200, 200).tril().bool())
+    per_head = mh.PerHead((mh.Causal(), mh.Window(2), mh.Causal(), mh.Window(9)))
+    for mask in (own, own & mh.Padding(lengths=torch.tensor([180])), pairs, pairs & per_head):
+        with pytest.raises(MaskError, match=rf"num_heads=4.*got (shape \(1, )?{count}"):
+            mh.attention(q, q, q, mask, backend=backend)

@@ -33,6 +33,52 @@ DRAWINGS = {
     "rule": (mh.Rule(lambda head, q, kv: q == kv + 1, "before"), 3, 3, "··· █·· ·█·"),
     "dense": (mh.Dense(torch.tensor([[True, False], [False, False]])), 2, 2, "█· ··"),
     "not": (~mh.Causal(), 3, 3, "·██ ··█ ···"),
+    "dilated": (mh.Dilated(2, step=2), 5, 5, "█·█·· ·█·█· █·█·█ ·█·█· ··█·█"),
+    "strided": (mh.Causal() & mh.Strided(2), 5, 5, "█···· ██··· ███·· ·███· █·███"),
+    "fixed": (mh.Causal() & mh.Fixed(2), 5, 5, "█···· ██··· ·██·· ·███· ·█·██"),
+    "fixed, two of three": (mh.Fixed(3, summary=2), 4, 4, "███· ███· ███· ·███"),
+    "dyadic": (mh.Causal() & mh.Dyadic(), 6, 6, "█····· ██···· ███··· ·███·· █·███· ·█·███"),
+    "halves": (mh.Dyadic("halves"), 5, 5, "█···· ███·· ·██·█ ·█·█· ··█·█"),
+    "longformer": (mh.Window(2) | mh.Global(3), 5, 5, "██·█· ████· ·███· █████ ···██"),
+    "packing": (
+        mh.Causal() & mh.Documents(torch.tensor([[0, 0, 1, 1, 1]])),
+        5,
+        5,
+        "█···· ██··· ··█·· ··██· ··███",
+    ),
+    # Pixels of two rows of three: 0 1 2 / 3 4 5.
+    "neighbourhood": (
+        mh.Neighbourhood(width=3, radius=1),
+        6,
+        6,
+        "██·██· ██████ ·██·██ ██·██· ██████ ·██·██",
+    ),
+    # Pixels of three rows of three, cut as 01|2 / 34|5 // 67|8, and as 0|12 // 3|45 / 6|78.
+    "tiles": (
+        mh.Tiles(3, tile=2),
+        9,
+        9,
+        "██·██···· ██·██···· ··█··█··· ██·██···· ██·██···· ··█··█··· ······██· ······██· ········█",
+    ),
+    "shifted tiles": (
+        mh.Tiles(3, tile=2, shift=1),
+        9,
+        9,
+        "█········ ·██······ ·██······ ···█··█·· ····██·██ ····██·██ ···█··█·· ····██·██ ····██·██",
+    ),
+    # What seeds draw, on every machine: seed 0 the key blocks 1 2 2 2, seed 7 the blocks 0 1 0 2.
+    "random blocks": (
+        mh.RandomBlocks(1, block=2, length=8),
+        8,
+        8,
+        "··██···· ··██···· ····██·· ····██·· ····██·· ····██·· ····██·· ····██··",
+    ),
+    "bigbird": (
+        mh.Window(2) | mh.Global(0) | mh.RandomBlocks(1, block=2, length=8, seed=7),
+        8,
+        8,
+        "████████ ███····· ████···· █·███··· ██·███·· ██··███· █···████ █···████",
+    ),
     "and binds tighter": (mh.Causal() & (mh.Window(1) | mh.Global(0)), 3, 3, "█·· ██· █·█"),
 }
 
@@ -71,6 +117,18 @@ def test_a_description_counts_pairs_and_empty_rows() -> None:
     )
 
 
+def test_a_description_says_whose_rows_are_empty() -> None:
+    far = mh.PerHead((mh.Causal(), mh.Causal() & ~mh.Window(3)))
+    description = far.describe(5, batch=2, num_heads=2)
+    assert description.empty_rows == tuple((b, 1, q) for b in (0, 1) for q in (0, 1, 2))
+    q, k, v = (torch.randn(2, 2, 5, 4, requires_grad=True) for _ in range(3))
+    out = mh.attention(q, k, v, far)
+    assert out[:, 1, :3].eq(0).all() and out[:, 1, 3:].ne(0).any() and out[:, 0].ne(0).any()
+    out.sum().backward()
+    assert q.grad is not None and q.grad[:, 1, :3].eq(0).all()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+
+
 def test_a_description_of_nothing_divides_by_nothing() -> None:
     assert repr(mh.Causal().describe(0)) == "Causal(): 0 of 0 pairs (0.0 %), no empty row"
 
@@ -87,7 +145,7 @@ def test_a_long_list_of_empty_rows_is_cut_short() -> None:
         (~(mh.Causal() & mh.Window(2)), "~(Causal() & Window(2))"),
         (mh.Window(before=3, after=0), "Window(before=3, after=0)"),
         (mh.Global((5, 0)), "Global((0, 5))"),
-        (mh.PerHead((mh.Causal(), mh.Window(2))), "PerHead(Causal(), Window(2))"),
+        (mh.PerHead((mh.Causal(), mh.Window(2))), "PerHead((Causal(), Window(2)))"),
         (mh.Padding(torch.ones(2, 3).bool()), "Padding(keep of (2, 3))"),
         (mh.Padding(lengths=torch.arange(9)), "Padding(lengths of (9,))"),
         (mh.Prefix(torch.tensor([1, 2])), "Prefix(lengths of (2,))"),

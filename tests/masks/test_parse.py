@@ -8,12 +8,15 @@ from manyheads.masks import (
     Dilated,
     Documents,
     Dyadic,
+    Fixed,
     Global,
     Neighbourhood,
     Padding,
     PerHead,
     Prefix,
     RandomBlocks,
+    Strided,
+    Tiles,
     Window,
 )
 from manyheads.masks.parse import parse_mask
@@ -40,6 +43,23 @@ def test_a_mask_is_read_as_python_writes_it(text, mask):
     parsed = parse_mask(text)
     assert parsed == mask
     assert repr(parsed) == repr(mask)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Causal() & (Window(8) | Global((0, 5))) & ~Dilated(2, step=3),
+        ~(Strided(4) & Fixed(4, summary=2)) & Dyadic("halves"),
+        Window(before=3) & Window(before=None, after=2),
+        RandomBlocks(2, block=3, length=48, seed=5) | Global(()),
+        Neighbourhood(4, radius=1) | Tiles(4, tile=3, shift=1),
+        PerHead((Causal() & Prefix(0), PerHead((Window(1), Window(2))))),
+        PerHead((Causal(),)),
+    ],
+    ids=repr,
+)
+def test_what_a_mask_prints_is_read_as_that_mask(mask):
+    assert parse_mask(repr(mask)) == mask
 
 
 def test_every_mask_of_the_family_but_those_of_code_and_tensors_can_be_written():

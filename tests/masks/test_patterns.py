@@ -87,9 +87,12 @@ def test_random_blocks_draw_nothing_and_agree_between_chunks():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_random_blocks_spread_over_all_keys():
-    seen = mh.RandomBlocks(2, block=1, length=64).dense(64)[0, 0].sum(0)
-    assert seen.min() >= 0 and seen.max() <= 10  # uniform: 2 on average
+def test_random_blocks_spread_over_all_keys_as_chance_would():
+    seen = mh.RandomBlocks(1, block=1, length=4096).dense(4096, num_heads=2)[0]
+    times = seen.sum(1).float()
+    # Each key is drawn once on average, with the variance of a Poisson distribution: 1.
+    assert times.var(dim=1).sub(1).abs().max() < 0.1
+    assert (seen[0] & seen[1]).sum() < 6  # heads agree by chance: once on average
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,20 @@ def test_random_blocks_spread_over_all_keys():
         (lambda: mh.Dilated(0, 2), "size must be an int of at least 1; got size=0"),
         (lambda: mh.Strided(-1), "stride must be an int of at least 1; got stride=-1"),
         (lambda: mh.Fixed(2, summary=0), "summary must be an int of at least 1; got summary=0"),
+        (lambda: mh.Fixed(2, summary=3), "summary must be at most stride=2; got summary=3"),
+        (lambda: mh.RandomBlocks(1, block=0, length=8), "block must be an int of at least 1"),
+        (lambda: mh.RandomBlocks(1, block=-4, length=8), "block must be .*; got block=-4"),
+        (lambda: mh.RandomBlocks(0, block=4, length=8), "count must be an int of at least 1"),
+        (
+            lambda: mh.RandomBlocks(1, block=9, length=8),
+            "block must be at most length=8; got block=9",
+        ),
+        (
+            lambda: mh.RandomBlocks(1, 4, 8, seed=-1),
+            "seed must be an int of at least 0; got seed=-1",
+        ),
+        (lambda: mh.Neighbourhood(0, 1), "width must be an int of at least 1; got width=0"),
+        (lambda: mh.Tiles(4, 2, shift=-1), "shift must be an int of at least 0; got shift=-1"),
         (lambda: mh.Dyadic("thirds"), "kind must be 'powers' or 'halves'; got kind='thirds'"),
         (lambda: mh.RandomBlocks(5, block=4, length=16), "count must be at most the 4 blocks"),
         (lambda: mh.Neighbourhood(4, -1), "radius must be an int of at least 0; got radius=-1"),

@@ -3,7 +3,7 @@
 import copy
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -141,3 +141,58 @@ def test_fakes_are_never_asked_for_their_values() -> None:
         model = mh.Transformer(mh.TransformerConfig(9, 9, d_model=8, num_heads=2, d_hidden=8))
         ids = torch.ones(2, 3, dtype=torch.long)
         assert model(ids, ids).shape == (2, 3, 9)
+
+
+def test_the_opposite_of_a_mask_can_be_made_inside_of_compiled_code() -> None:
+    """torch's tracer knows ``&`` and ``|`` of our masks and not ``~``, at which a graph breaks."""
+
+    def operator(q: Tensor, window: mh.Mask) -> Tensor:
+        return mh.attention(q, q, q, ~window)
+
+    def method(q: Tensor, window: mh.Mask) -> Tensor:
+        return mh.attention(q, q, q, window.__invert__())
+
+    q, window = torch.randn(1, 2, 6, 8), mh.Window(2)
+    right = mh.attention(q, q, q, ~window)
+    for function in (operator, method):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=function is method)
+        torch.testing.assert_close(compiled(q, window), right)
+
+
+DRAW = torch.Generator().manual_seed(0)
+MAPPED: dict[str, tuple[Callable[[Tensor], mh.Mask], Tensor]] = {
+    "padding": (lambda keep: mh.Padding(keep[None]), torch.rand(4, 9, generator=DRAW) > 0.4),
+    "opposite": (
+        lambda keep: mh.Causal() & ~mh.Padding(keep[None]),
+        torch.rand(4, 9, generator=DRAW) > 0.4,
+    ),
+    "lengths": (lambda n: mh.Padding(lengths=n[None]), torch.tensor([0, 3, 8, 9])),
+    "documents": (
+        lambda ids: mh.Documents(ids[None]),
+        torch.randint(0, 3, (4, 9), generator=DRAW),
+    ),
+    "prefix": (lambda n: mh.Causal() | mh.Prefix(n[None]), torch.tensor([0, 1, 4, 9])),
+    "tags": (
+        lambda tags: mh.Window(2) | mh.Global(tags[None]),
+        torch.rand(4, 9, generator=DRAW) > 0.7,
+    ),
+    "dense": (
+        lambda pairs: mh.Dense(pairs[None, None]),
+        torch.rand(4, 9, 9, generator=DRAW) > 0.4,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("name", MAPPED)
+def test_a_mask_of_each_sample_can_be_mapped(name: str) -> None:
+    make, facts = MAPPED[name]
+    q = torch.randn(4, 2, 9, 8)
+
+    def loss(q: Tensor, fact: Tensor) -> Tensor:
+        return mh.attention(q[None], q[None], q[None], make(fact)).square().sum()
+
+    mapped = torch.func.vmap(torch.func.grad(loss))(q, facts)
+    alone = torch.stack([torch.func.grad(loss)(*sample) for sample in zip(q, facts, strict=True)])
+    torch.testing.assert_close(mapped, alone)

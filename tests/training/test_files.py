@@ -114,3 +114,10 @@ def test_a_state_is_removed_without_complaint(tmp_path: Path) -> None:
     SafeState().remove_checkpoint(tmp_path / "state")
     SafeState().remove_checkpoint(tmp_path / "state")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+    usual = tmp_path / "usual"
+    usual.touch()
+    write_tensors(tmp_path / "model.safetensors", {"weight": torch.zeros(2)}, {})
+    assert (tmp_path / "model.safetensors").stat().st_mode == usual.stat().st_mode

@@ -33,6 +33,9 @@ class Cache(ABC):
     wants_keys = True
     """Whether a layer must still project keys and values for this cache."""
 
+    room: int | None = None
+    """How many tokens of a row there is room for; None if there is no limit."""
+
     parts: ClassVar[tuple[type, ...]] = (Tokens, Cached)
     """Classes of the objects that a cache of this kind keeps, and that a file may hold."""
 

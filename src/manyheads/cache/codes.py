@@ -49,6 +49,8 @@ def encode(x: Tensor, bits: int, axis: int, absent: Tensor | None = None) -> Cod
 
 
 def _range(x: Tensor, axis: int, absent: Tensor | None) -> tuple[Tensor, Tensor]:
+    if not x.shape[axis]:
+        return x, x  # Of no numbers, which have no range: a cache of latents has no values.
     if absent is None:
         return x.amin(axis, keepdim=True), x.amax(axis, keepdim=True)
     low = x.masked_fill(absent, torch.inf).amin(axis, keepdim=True)

@@ -27,7 +27,10 @@ def write(path: Path, kind: str, state: dict[str, Any]) -> None:
     note = {"kind": kind, "state": _encode(state, "state", tensors)}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.touch()
+    rights = unfinished.stat().st_mode
     save_file(tensors, unfinished, metadata={_KEY: json.dumps(note)})
+    unfinished.chmod(rights)  # safetensors gives them to the owner alone, whatever the umask says
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())  # the bytes before the name: a power cut leaves no empty file
     os.replace(unfinished, path)

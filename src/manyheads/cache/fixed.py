@@ -49,6 +49,8 @@ class FixedCache(Cache):
         (True, 6)
     """
 
+    room: int
+
     def __init__(self, length: int) -> None:
         self.room = check_count("length", length)
         self._k: Tensor | None = None

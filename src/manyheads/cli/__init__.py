@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from manyheads.cli.failure import WRONG_USE, complain
+from manyheads.extras import install_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import cyclopts  # noqa: F401 - only whether they are there
         import rich  # noqa: F401
     except ImportError:
-        complain('The command line must have its extra; run: pip install "manyheads[cli]"')
+        complain(f"The command line must have its extra; run: {install_line('cli')}")
         return WRONG_USE
     from manyheads.cli.app import run
 

@@ -13,10 +13,12 @@ from manyheads.errors import ManyheadsError
 COMMANDS = {
     "demo": "Train on dates of many languages, translate, and see which head reads what.",
     "train": "Train a Transformer on a task, with a progress bar.",
-    "generate": "Write the model's answer to each text.",
-    "look": "Print a table of heads, and draw each of them.",
+    "generate": "Write the answer of a trained model, or of SmolLM2, to each text.",
+    "look": "Print a table of heads, and draw each of them; or draw a mask.",
     "explain": "Tell which backend does an attention call, why, and at what memory.",
+    "cache": "Tell what a model's keys and values take, and would take otherwise.",
     "compare": "Tell how far an approximation is off, and from which length on it is faster.",
+    "doctor": "Tell what is wrong with any model's attention, where, and what cures it.",
     "info": "Print the facts that a bug report needs.",
 }
 

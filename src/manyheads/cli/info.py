@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from manyheads import __version__
+from manyheads.extras import install_line
 from manyheads.functional import BACKENDS
 
 # What is worth knowing the version of, by the extra that brings it.
@@ -17,6 +18,7 @@ PACKAGES = {
     "cli": ("cyclopts", "rich"),
     "plots": ("matplotlib",),
     "fonts": ("manimgx-fonts", "noto-cjk-sans-jp-regular"),
+    "smollm2": ("gguf", "tokenizers"),
     "training": ("lightning", "babel", "tensorboard"),
 }
 
@@ -49,7 +51,7 @@ def _packages() -> Iterator[tuple[str, str]]:
             try:
                 yield package, metadata.version(package)
             except metadata.PackageNotFoundError:
-                yield package, f'not installed (pip install "manyheads[{extra}]")'
+                yield package, f"not installed ({install_line(extra)})"
 
 
 def _device() -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
-"""``manyheads look``: every head of a trained model on one text."""
+"""``manyheads look``: every head of a trained model on one text, or what a mask looks like."""
 
 from pathlib import Path
 
+from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
@@ -11,8 +12,12 @@ from manyheads.lens import HeadSummary, draw_heads, summarize_heads
 from manyheads.lens.labels import pair, visible
 from manyheads.training import load
 
+look = App(name="look", help="Print a table of heads, and draw each of them; or draw a mask.")
+look.command("manyheads.cli.mask:mask", help="Draw a mask, and count what it leaves.")
 
-def look(run: Path, text: str, /, *, out: Path = Path("heads.png")) -> None:
+
+@look.default
+def heads(run: Path, text: str, /, *, out: Path = Path("heads.png")) -> None:
     """Print a table of heads, and draw each of them.
 
     Args:

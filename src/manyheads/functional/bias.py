@@ -1,7 +1,9 @@
 """What is added to the scores: a tensor, or an object that reads positions."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from manyheads.errors import DeviceError, DTypeError, ShapeError
@@ -32,6 +34,24 @@ class PlacedBias(NamedTuple):
             bias = self.rule(q, k, self.q_pos, self.kv_pos, scale=scale)
         return check_bias(bias, q, k)
 
+    def part(
+        self, sequences: slice, queries: slice, keys: Sequence[tuple[int, int]]
+    ) -> "PlacedBias":
+        """The bias of some queries and of some runs of keys, (first, one after the last)."""
+        q_pos, kv_pos = self.q_pos, self.kv_pos
+        if isinstance(q_pos, Tensor):
+            q_pos = _of(q_pos, sequences)[..., queries]
+        else:
+            q_pos = q_pos + queries.start
+        if isinstance(kv_pos, Tensor):
+            kv_pos = _of(kv_pos, sequences)
+            kv_pos = torch.cat([kv_pos[..., start:stop] for start, stop in keys], dim=-1)
+        elif len(keys) == 1:
+            kv_pos = kv_pos + keys[0][0]
+        else:
+            kv_pos = torch.cat([torch.arange(*run) for run in keys]) + kv_pos
+        return PlacedBias(self.rule, q_pos, kv_pos)
+
     def fold(self, q: Tensor, k: Tensor, mask: Bound | None, scale: float) -> Folded | None:
         """The bias as further features; None where there is no such form for the pairs seen."""
         if not self._meets_the_past_only(k.shape[2], mask):
@@ -49,6 +69,11 @@ class PlacedBias(NamedTuple):
         """Whether gradients will be asked of what is added."""
         learns = any(parameter.requires_grad for parameter in self.rule.parameters())
         return learns or (self.rule.reads_content and (q.requires_grad or k.requires_grad))
+
+
+def _of(positions: Tensor, sequences: slice) -> Tensor:
+    several = positions.ndim == 2 and positions.shape[0] > 1
+    return positions[sequences] if several else positions
 
 
 def place_bias(bias: Bias, q: Tensor, k: Tensor, bound: Bound | None) -> PlacedBias:

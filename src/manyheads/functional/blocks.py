@@ -14,7 +14,6 @@ from manyheads.functional.fold import without_object
 from manyheads.functional.fused import fit, is_mapped, widened, with_sinks
 from manyheads.functional.precision import full_precision
 from manyheads.functional.tiles import Tile, tiles
-from manyheads.masks import Bound, bind
 from manyheads.masks.plan import BlockPlan, has_no_tensors, plan
 
 BLOCK = 64
@@ -42,7 +41,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("this bias has a number for each pair", "leave bias out")
     if call.q.device.type not in ("cpu", "meta"):
         yield Refusal("it calls a kernel for the CPU", "move q, k and v there")
-    if call.q.device.type == "meta" and not has_no_tensors(_mask(call)):
+    if call.q.device.type == "meta" and not has_no_tensors(call.bound):
         yield Refusal("facts without values plan no blocks", "give tensors on the CPU")
     if torch.compiler.is_compiling():
         yield Refusal("blocks are planned in Python", "call it outside compiled code")
@@ -77,14 +76,7 @@ def density(call: Call) -> float:
 
 
 def _plans(call: Call) -> tuple[BlockPlan, ...]:
-    return plan(_mask(call), call.q.shape[0], call.q.shape[1], BLOCK)
-
-
-def _mask(call: Call) -> Bound:
-    if call.mask is not None:
-        return call.mask
-    batch, _, q_len, _ = call.q.shape
-    return bind(None, batch, q_len, call.k.shape[2], device=call.q.device)
+    return plan(call.bound, call.q.shape[0], call.q.shape[1], BLOCK)
 
 
 class Task(NamedTuple):
@@ -114,7 +106,7 @@ class Work:
         self.group = self.heads // call.k.shape[1]
         self.dtype = call.q.dtype
         self.plans = _plans(call)
-        self.alike = has_no_tensors(_mask(call))
+        self.alike = has_no_tensors(call.bound)
 
     def __iter__(self) -> Iterator[Task]:
         for planned in self.plans:

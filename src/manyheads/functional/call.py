@@ -12,7 +12,7 @@ from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
 from manyheads.functional.bias import PlacedBias, check_bias, place_bias
 from manyheads.masks import Bound, Mask, bind
 from manyheads.positions import Bias
-from manyheads.shapes import Positions, check_probability, check_qkv
+from manyheads.shapes import Positions, check_probability, check_qkv, is_number
 
 Need = Literal["output", "weights", "lse"]
 
@@ -44,6 +44,14 @@ class Call(NamedTuple):
     sink_logits: Tensor | None
     dropout: float
     need: Need
+
+    @property
+    def bound(self) -> Bound:
+        """The mask; without one, that every query sees every key."""
+        if self.mask is not None:
+            return self.mask
+        batch, _, q_len, _ = self.q.shape
+        return bind(None, batch, q_len, self.k.shape[2], device=self.q.device)
 
     @property
     def needs_grad(self) -> bool:
@@ -107,6 +115,7 @@ class Backend:
             faster; None if it gains.
         quadratic: Whether a call makes it hold a tensor of q_len x kv_len.
         least_pairs: Pairs of queries and keys, over all sequences, below which "auto" need not ask.
+        devices: Where "auto" may take it; None for everywhere. Elsewhere it must be named.
     """
 
     name: str
@@ -117,6 +126,11 @@ class Backend:
     declines: Callable[[Call], str | None] = lambda call: None
     quadratic: Callable[[Call], bool] = lambda call: True
     least_pairs: int = 0
+    devices: tuple[str, ...] | None = None
+
+    def serves(self, call: Call) -> bool:
+        """Whether "auto" may take it where the tensors of a call are."""
+        return self.devices is None or call.q.device.type in self.devices
 
 
 def prepare(
@@ -160,9 +174,9 @@ def prepare(
     if sink_logits is not None:
         _check_sink_logits(sink_logits, q)
     if softcap is not None:
-        _check_positive("softcap", softcap)
+        softcap = _positive("softcap", softcap)
     if dropout != 0.0:
-        check_probability("dropout", dropout)
+        dropout = check_probability("dropout", dropout)
     scale = q.shape[3] ** -0.5 if scale is None else _finite("scale", scale)
     return Call(q, k, v, bound, added, scale, softcap, sink_logits, dropout, need)
 
@@ -217,7 +231,8 @@ def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
 
 
 def _finite(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # A comparison, since a compiler may hand over a symbol, of which isfinite cannot be asked.
+    if not is_number(value) or not abs(value) < math.inf:
         raise OptionError(
             f"{name} must be a finite number; got {name}={value!r}. Leave it out for "
             f"head_dim ** -0.5; a learned scale is multiplied into q."
@@ -225,12 +240,13 @@ def _finite(name: str, value: float) -> float:
     return float(value)
 
 
-def _check_positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+def _positive(name: str, value: float) -> float:
+    if not is_number(value) or not 0 < value < math.inf:
         raise OptionError(
             f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for "
             f"scores without a bound."
         )
+    return float(value)
 
 
 def _refuse_type(**tensors: object) -> None:

@@ -9,6 +9,8 @@ from manyheads.errors import BackendError
 from manyheads.functional.bias import PlacedBias
 from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
+from manyheads.functional.chunked import CHUNKED
+from manyheads.functional.flex import FLEX
 from manyheads.functional.fused import FUSED, lower
 from manyheads.functional.reference import REFERENCE
 from manyheads.functional.varlen import VARLEN
@@ -17,7 +19,7 @@ from manyheads.positions import Bias
 from manyheads.shapes import Positions
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (VARLEN, BLOCKS, FUSED, REFERENCE)
+    backend.name: backend for backend in (VARLEN, BLOCKS, FLEX, FUSED, CHUNKED, REFERENCE)
 }
 """Every backend by its name, in the order in which "auto" tries them."""
 
@@ -52,7 +54,7 @@ def choose(call: Call, backend: str | Auto) -> Backend:
         traced = torch.compiler.is_compiling()
         pairs = 0 if traced else call.q.shape[0] * call.q.shape[2] * call.k.shape[2]
         for candidate in BACKENDS.values():
-            if pairs < candidate.least_pairs:
+            if pairs < candidate.least_pairs or not candidate.serves(call):
                 continue
             if next(candidate.refusals(call), None) is None and not candidate.declines(call):
                 return candidate
@@ -77,6 +79,8 @@ def _within_bounds(call: Call) -> Backend:
     """The first backend that gains by the call, or can at least do it, in linear memory."""
     able, reasons = [], []
     for candidate in BACKENDS.values():
+        if not candidate.serves(call):
+            continue
         refusal = next(candidate.refusals(call), None)
         if refusal is not None:
             reasons.append(f"{candidate.name}: {refusal.why}, so {refusal.cure}")
@@ -226,13 +230,20 @@ def explain(
     rows = []
     for candidate in BACKENDS.values():
         refusals = tuple(candidate.refusals(call))
-        declines = candidate.declines(call)
+        declines = _passed_by(candidate, call)
         extra = None if refusals else candidate.extra_bytes(call)
         rows.append(Row(candidate.name, refusals, declines, extra, candidate is chosen))
     table = Explanation(tuple(rows), _notes(call, chosen))
     if verbose:
         print(table)
     return table
+
+
+def _passed_by(candidate: Backend, call: Call) -> str | None:
+    """Why "auto" passes a backend by, even if it can do the call."""
+    if candidate.serves(call):
+        return candidate.declines(call)
+    return f"it gains on {' and '.join(candidate.devices or ())} alone, and must be named elsewhere"
 
 
 def _notes(call: Call, chosen: Backend) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def _runs(row: Row, most: int) -> Iterator[tuple[slice, bool]]:
     alike = ((row.keys, True),) if row.likeness is None else row.likeness
     runs = iter(row.runs)
     start = stop = 0
-    for count, like in alike:  # type: ignore[attr-defined]
+    for count, like in alike:
         while count:
             if start == stop:
                 start, stop = next(runs)

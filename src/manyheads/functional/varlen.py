@@ -1,10 +1,14 @@
-"""Padded and packed batches on the CPU, computed without their padding, a stretch at a time."""
+"""Padded and packed batches, computed without their padding.
+
+On the CPU a stretch at a time; on CUDA all stretches laid end to end, in torch's varlen kernel.
+"""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from manyheads.functional import packed
 from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.fused import FUSED, is_mapped
@@ -12,7 +16,7 @@ from manyheads.masks import Bound
 from manyheads.masks.documents import SameDocument
 from manyheads.masks.segments import Segment, Span, segments
 
-SHORTEST, FULLEST = 128, 0.6
+SHORTEST, FULLEST = 128, 0.8
 """Where "auto" begins to gain: the mean of a segment's lengths, and the share of pairs in any."""
 
 
@@ -33,12 +37,16 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         return
     if 0 in call.q.shape or 0 in call.k.shape or 0 in call.v.shape:
         yield Refusal("the kernel needs at least one of everything", "give it some tokens")
-    elif call.q.device.type != "cpu":
-        yield Refusal("segments are found by reading values", "move q, k and v to the CPU")
+    elif call.q.device.type not in ("cpu", "cuda"):
+        yield Refusal("segments are found by reading values", "give tensors that have values")
     elif call.mask is None or not _has_segments(call.mask):
         yield Refusal("nothing is padded or packed", "add Padding or Documents to the mask")
     elif _segments(call) is None:
         yield Refusal("a document of this mask is not one stretch", "sort its tokens by document")
+    elif call.q.device.type == "cuda" and not packed.serves(_segments(call) or ()):
+        yield Refusal("the kernel knows no mask but Causal and Window", "leave the rest out")
+    if call.q.device.type == "cuda":
+        yield from packed.refusals(call)
 
 
 def _has_segments(mask: Bound) -> bool:
@@ -53,7 +61,7 @@ def _declines(call: Call) -> str | None:
     kv_len = call.k.shape[2]
     if call.mask is None or not _has_segments(call.mask):
         return "nothing is padded or packed"
-    if batch * q_len * kv_len < SHORTEST**2 or call.q.device.type != "cpu":
+    if batch * q_len * kv_len < SHORTEST**2 or call.q.device.type == "meta":
         return f"segments shorter than {SHORTEST} tokens gain nothing"
     found = _segments(call)
     if found is None:
@@ -73,7 +81,8 @@ def _segments(call: Call) -> tuple[list[Segment], ...] | None:
     mask, batch = call.mask, call.q.shape[0]
     assert mask is not None
     if ("segments", batch) not in mask.plans:
-        found = [segments(mask, sequence) for sequence in range(batch)]
+        known = mask.on_cpu()
+        found = [segments(known, sequence) for sequence in range(batch)]
         mask.plans["segments", batch] = None if None in found else tuple(found)
     return mask.plans["segments", batch]
 
@@ -81,6 +90,8 @@ def _segments(call: Call) -> tuple[list[Segment], ...] | None:
 def _run(call: Call) -> Result:
     found = _segments(call)
     assert found is not None
+    if call.q.device.type == "cuda":
+        return packed.run(call, found)
     rows = zip(call.q.unbind(), call.k.unbind(), call.v.unbind(), found, strict=True)
     results = [_sequence(call._replace(q=q, k=k, v=v), these) for q, k, v, these in rows]
     # Of nothing, and so 0; a batch in which nobody sees anybody has a gradient like any other.
@@ -153,6 +164,9 @@ def _part_calls(call: Call) -> Iterator[Call]:
 
 
 def _extra_bytes(call: Call) -> int:
+    if call.q.device.type == "cuda":
+        # Queries, keys and values without gaps, and two outputs.
+        return 2 * call.q.nbytes + call.k.nbytes + call.v.nbytes + call.q.nbytes
     most = 0
     for part in _part_calls(call):
         chosen = BLOCKS if BLOCKS.declines(part) is None else FUSED
@@ -162,13 +176,15 @@ def _extra_bytes(call: Call) -> int:
 
 
 def _quadratic(call: Call) -> bool:
+    if call.q.device.type == "cuda":
+        return False
     parts = list(_part_calls(call))
     return any(FUSED.quadratic(part) and BLOCKS.declines(part) is not None for part in parts)
 
 
 VARLEN = Backend(
     "varlen",
-    "padding left out and documents apart, each stretch through torch's kernel for the CPU",
+    "padding left out and documents apart: each stretch alone, or all in torch's varlen on CUDA",
     _refusals,
     _run,
     _extra_bytes,

@@ -1,4 +1,4 @@
-"""Laws that every mask, backend, cache and attention function keeps; run them on your own.
+"""Laws that every mask, backend, cache, attention function and model keeps; run them on your own.
 
 A suite is a literal of laws, a law a small function whose first line says what holds.
 """
@@ -13,7 +13,10 @@ from manyheads.laws.context import LAWS as CONTEXT_LAWS
 from manyheads.laws.law import LawBroken, Suite
 from manyheads.laws.mask import LAWS as MASK_LAWS
 from manyheads.laws.mask import check_mask
+from manyheads.laws.model import LAWS as MODEL_LAWS
+from manyheads.laws.model import check_model
 from manyheads.laws.ring import LAWS as RING_LAWS
+from manyheads.laws.rounding import LAWS as ROUNDING_LAWS
 
 SUITES: dict[str, Suite] = {
     "mask": MASK_LAWS,
@@ -21,7 +24,9 @@ SUITES: dict[str, Suite] = {
     "attention": ATTENTION_LAWS,
     "cache": CACHE_LAWS,
     "ring cache": RING_LAWS,
+    "rounding cache": ROUNDING_LAWS,
     "context cache": CONTEXT_LAWS,
+    "model": MODEL_LAWS,
 }
 """The laws, by what they are held against."""
 
@@ -33,4 +38,5 @@ __all__ = [
     "check_backend",
     "check_cache",
     "check_mask",
+    "check_model",
 ]

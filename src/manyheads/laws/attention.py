@@ -64,6 +64,7 @@ class Stranger:
     function: Function
     convention: Convention
     seed: int
+    device: str = "cpu"
 
     def __str__(self) -> str:
         name = getattr(self.function, "__name__", type(self.function).__name__)
@@ -73,12 +74,12 @@ class Stranger:
         """Call it with (batch, heads, length, head_dim) and a mask in which True means may see."""
         flip = self.convention.layout == "length first"
         q, k, v = (x.transpose(1, 2) if flip else x for x in (q, k, v))
-        output = self.function(q, k, v, None if seen is None else self._mask(seen, q))
+        output = self.function(q, k, v, None if seen is None else self._mask(seen.to(q.device), q))
         return output.transpose(1, 2) if flip else output
 
     def _mask(self, seen: Tensor, q: Tensor) -> Tensor:
         if self.convention.mask == "added":
-            return torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, -torch.inf)
+            return torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, -torch.inf)
         return ~seen if self.convention.mask == "hidden" else seen
 
     def draw(
@@ -88,7 +89,8 @@ class Stranger:
         draw = torch.Generator().manual_seed(self.seed)
         shapes = ((batch, num_heads, q_len, 8), *((batch, num_kv_heads, kv_len, 8),) * 2)
         q, k, v = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in shapes)
-        return q.to(self.convention.dtype), k.to(self.convention.dtype), v.to(self.convention.dtype)
+        device, dtype = self.device, self.convention.dtype
+        return q.to(device, dtype), k.to(device, dtype), v.to(device, dtype)
 
     def same(
         self, name: str, found: Tensor, right: Tensor, case: object, *, size: float = 0.0
@@ -111,7 +113,7 @@ class Stranger:
         if self.convention.grouped == "strided":
             times = q.shape[1] // k.shape[1]
             k, v = k.repeat(1, times, 1, 1), v.repeat(1, times, 1, 1)
-        scale = self.convention.scale
+        scale, seen = self.convention.scale, None if seen is None else seen.to(q.device)
         return attention(q, k, v, seen, scale=scale, backend="reference")
 
 
@@ -167,7 +169,7 @@ def hidden_keys_may_hold_anything(stranger: Stranger) -> None:
     right = _answers(stranger, q, k, v, seen)
     voids = (50.0,) if stranger.convention.hidden == "finite" else (torch.nan, torch.inf)
     for void in voids:
-        gone = ~seen[:, :, 0, :, None]
+        gone = ~seen[:, :, 0, :, None].to(k.device)
         found = _answers(stranger, q, k.masked_fill(gone, void), v.masked_fill(gone, void), seen)
         for name, left, one in zip(("output", "dq", "dk", "dv"), found, right, strict=True):
             stranger.same(name, left, one, f"{void} in hidden keys and values")
@@ -246,6 +248,7 @@ def check_attention(
     function: Function,
     convention: Convention | None = None,
     *,
+    device: str = "cpu",
     seed: int = 0,
     thorough: bool = False,
 ) -> None:
@@ -254,6 +257,7 @@ def check_attention(
     Args:
         function: Called with (q, k, v, mask); returns the output. The mask may be None.
         convention: What it takes and means; None means our own convention.
+        device: Where it is tried.
         seed: Seeds the numbers that are drawn.
         thorough: Try ten seeds.
 
@@ -273,7 +277,7 @@ def check_attention(
     """
     convention = Convention() if convention is None else convention
     for chosen in range(seed, seed + (10 if thorough else 1)):
-        hold(LAWS, Stranger(function, convention, chosen))
+        hold(LAWS, Stranger(function, convention, chosen, device))
 
 
 def _answers(
@@ -284,7 +288,7 @@ def _answers(
     if not output.requires_grad:
         raise LawBroken("inputs that require grad", "the output has no gradient")
     draw = torch.Generator().manual_seed(1)
-    weight = torch.randn(output.shape, generator=draw, dtype=torch.float64).to(output.dtype)
+    weight = torch.randn(output.shape, generator=draw, dtype=torch.float64).to(output)
     return output, *torch.autograd.grad((output,), leaves, (weight,))
 
 

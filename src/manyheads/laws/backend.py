@@ -167,6 +167,29 @@ def every_score_change(trial: Trial) -> None:
         trial.agree(mask="causal", options=options)
 
 
+WIDE: dict[str, Any] = {"q_len": 130, "kv_len": 260, "head_dim": 16}
+
+
+def masks_over_several_blocks(trial: Trial) -> None:
+    """Masks of each kind give the reference's answer where kernels work block by block."""
+    for mask in ("none", "causal", "global", "documents", "heads of their own", "dense in four"):
+        trial.agree(mask=mask, **WIDE)
+    trial.agree(mask="causal padding", void=float("nan"), num_kv_heads=2, **WIDE)
+
+
+def changes_over_several_blocks(trial: Trial) -> None:
+    """Changes of scores, positions and log-sum-exp are right where kernels work block by block."""
+    heads = trial.case.num_heads
+    change = (("softcap", 3.0), ("sink_logits", torch.linspace(-2.0, 2.0, heads)))
+    trial.agree(mask="causal", options=change, **WIDE)
+    trial.agree(mask="causal", options=(("bias", ALiBi(heads)),), **WIDE)
+    trial.agree(mask="none", bias="heads", hidden=True, value_dim=24, **WIDE)
+    ragged = torch.stack([torch.arange(260) - 7 * b for b in range(trial.case.batch)])
+    places = (("q_pos", ragged[:, 130:]), ("kv_pos", ragged))
+    trial.agree(mask="window", options=places, **WIDE)
+    trial.agree(mask="causal", need="lse", **(WIDE | {"q_len": 260, "kv_len": 130}))
+
+
 def any_layout(trial: Trial) -> None:
     """Strided, reversed and expanded inputs give what contiguous ones give."""
     for layout in ("strided", "expanded"):
@@ -232,17 +255,28 @@ LAWS: Suite = (
     weights_and_lse,
     refuses_by_name,
     leaves_its_arguments_alone,
+    masks_over_several_blocks,
+    changes_over_several_blocks,
 )
+
+BRIEF: Suite = (masks_over_several_blocks, changes_over_several_blocks)
+"""What is tried of a backend that compiles anew for every kind of call."""
 
 
 def check_backend(
-    backend: Backend | str, *, device: str = "cpu", seed: int = 0, thorough: bool = False
+    backend: Backend | str,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    thorough: bool = False,
 ) -> None:
     """Hold a backend to the reference, in outputs and gradients.
 
     Args:
         backend: The backend, or the name of one in `BACKENDS`.
         device: Where it is tried.
+        dtype: In which it is tried where a law names none; kernels for CUDA have no float64.
         seed: Seeds the numbers that are drawn.
         thorough: Try more lengths, and three seeds.
 
@@ -256,7 +290,7 @@ def check_backend(
     if isinstance(backend, str):
         backend = BACKENDS[backend]
     for chosen in range(seed, seed + (3 if thorough else 1)):
-        hold(LAWS, Trial(backend, BackendCase(device=device, seed=chosen), thorough))
+        hold(LAWS, Trial(backend, BackendCase(device=device, dtype=dtype, seed=chosen), thorough))
 
 
 def _results(backend: Backend, inputs: Inputs, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

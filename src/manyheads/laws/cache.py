@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from manyheads.cache import Cache, CrossCache, RingCache
+from manyheads.cache import Cache, CrossCache, QuantizedCache, RingCache
 from manyheads.errors import CacheError
 from manyheads.laws.context import LAWS as CONTEXT_LAWS
 from manyheads.laws.context import Holding
@@ -15,6 +15,8 @@ from manyheads.laws.history import History, attend, one_pass
 from manyheads.laws.law import Suite, hold, require, require_close
 from manyheads.laws.ring import LAWS as RING_LAWS
 from manyheads.laws.ring import Rolling
+from manyheads.laws.rounding import LAWS as ROUNDING_LAWS
+from manyheads.laws.rounding import Rounding
 from manyheads.laws.text import MASKS, WIDE, Text
 from manyheads.masks import Padding, Tokens
 
@@ -74,6 +76,19 @@ def left_padding_is_no_token(reading: Reading) -> None:
     for mask, split in product(SPLIT_MASKS, SPLITS):
         found = read(reading.factory(), text, split, mask)
         reading.agree("the output", text, found, mask, f"left padding, chunks of {split}")
+
+
+def right_padding_is_no_token(reading: Reading) -> None:
+    """Rows padded on the right, by positions below 0, go on where each of them ended."""
+    prompt, lengths = 6, torch.tensor([[6], [1], [4]])
+    place = torch.arange(LENGTH)
+    positions = torch.where(place < prompt, place, place - prompt + lengths)
+    positions = positions.masked_fill((place >= lengths) & (place < prompt), -1)
+    text = reading.text(positions=positions)
+    text = text.void(positions < 0)
+    for mask, split in product(SPLIT_MASKS, SPLITS):
+        found = read(reading.factory(), text, split, mask)
+        reading.agree("the output", text, found, mask, f"right padding, chunks of {split}")
 
 
 def ragged_rows_keep_their_own_time(reading: Reading) -> None:
@@ -172,6 +187,7 @@ def any_history_equals_one_pass(reading: Reading) -> None:
 LAWS: Suite = (
     any_split_equals_one_pass,
     left_padding_is_no_token,
+    right_padding_is_no_token,
     ragged_rows_keep_their_own_time,
     padding_is_remembered,
     rollback_forgets,
@@ -192,7 +208,8 @@ def check_cache(
     """Hold a cache to the law that any split of a text into chunks equals one pass.
 
     A `CrossCache` is held to the law that every step reads the context itself, a `RingCache` to
-    the law that a split under its window equals one pass.
+    the law that a split under its window equals one pass, a `QuantizedCache` also to its word on
+    how far it is off.
 
     Args:
         factory: Makes an empty cache with room for forty tokens at least.
@@ -216,6 +233,8 @@ def check_cache(
             hold(RING_LAWS, Rolling(factory, tolerance, chosen))  # type: ignore[arg-type]
         else:
             hold(LAWS, Reading(factory, tolerance, chosen))
+        if isinstance(factory(), QuantizedCache):
+            hold(ROUNDING_LAWS, Rounding(factory, chosen))  # type: ignore[arg-type]
 
 
 def read(cache: Cache, text: Text, split: Sequence[int], mask: str) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads.functional import Call
 from manyheads.functional.call import Need, prepare
@@ -168,11 +168,11 @@ def draw(case: BackendCase) -> Inputs:
     mask = masks(case)[case.mask]
     arguments: dict[str, Any] = {"mask": mask if mask is None else mask.to(case.device)}
     for name, value in case.options:
-        tensor = isinstance(value, Tensor)
+        moves = isinstance(value, Tensor | nn.Module)
         if name == "sink_logits":
             tensors[name] = value.to(case.device, case.dtype)
         else:
-            arguments[name] = value.to(case.device) if tensor else value
+            arguments[name] = value.to(case.device) if moves else value
     if case.void is not None:
         _fill_void(case.void, tensors, arguments)
     tensors = {name: _laid_out(tensor, case.layout) for name, tensor in tensors.items()}

@@ -1,5 +1,6 @@
 """A layer whose tokens read one another and a context."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor, nn
 
 from manyheads.cache import Cache, CrossCache, GrowingCache
 from manyheads.errors import CacheError, ShapeError
+from manyheads.layers.checks import held_context
 from manyheads.layers.feed_forward import Activation, FeedForward
 from manyheads.layers.initialise import reset_children
 from manyheads.layers.multihead import MultiHeadAttention
 from manyheads.layers.residual import Norm, Residual
-from manyheads.layers.stream import settle_self
+from manyheads.layers.stream import settle_cross, settle_self
 from manyheads.masks import Bound, Causal, Mask
-from manyheads.positions import Rotary
+from manyheads.positions import Bias, Rotary
 from manyheads.shapes import Positions
 
 CAUSAL = Causal()
@@ -39,9 +41,9 @@ class LayerCache(NamedTuple):
     context: CrossCache
 
     @classmethod
-    def new(cls) -> "LayerCache":
-        """An empty one that grows with the text."""
-        return cls(GrowingCache(), CrossCache())
+    def new(cls, kind: Callable[[], Cache] = GrowingCache) -> "LayerCache":
+        """An empty one, of a kind for its text."""
+        return cls(kind(), CrossCache())
 
     def reorder(self, index: Tensor) -> None:
         """Let row i continue what row ``index[i]`` was."""
@@ -134,6 +136,8 @@ class DecoderLayer(nn.Module):
         context_mask: Mask | Bound | Tensor | None = None,
         positions: Positions = None,
         cache: LayerCache | None = None,
+        bias: Tensor | Bias | None = None,
+        coordinates: Tensor | None = None,
         weights_into: list[Tensor] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
         """The stream after this layer.
@@ -145,6 +149,9 @@ class DecoderLayer(nn.Module):
             context_mask: Who of x may see whom of the context.
             positions: Where the tokens of x stand; below 0 = no token.
             cache: Holds keys and values of earlier calls, and is given this call's.
+            bias: Added to the scores of the self-attention: a tensor, or an object that reads
+                positions.
+            coordinates: Where the tokens of x stand along the axes of the rotary; see `Rotary`.
             weights_into: Receives the weights of the self-attention, then of the cross-attention.
         """
         text, outside = _parts(cache)
@@ -157,9 +164,26 @@ class DecoderLayer(nn.Module):
         self.self_attention.check(x, cache=text)
         self.cross_attention.check(x, context, cache=outside)
         x, bound = settle_self(x, mask, positions, text)
+        absent = None if bound is None else bound.q.absent
+        if absent is not None:
+            held = held_context(outside, x, context)
+            _, context, context_mask = settle_cross(
+                x,
+                context if held is None else None,
+                context_mask,
+                held=held and held.tokens,
+                absent=absent,
+            )
 
         def attend(x: Tensor) -> Tensor:
-            return self.self_attention(x, mask=bound, cache=text, weights_into=weights_into)
+            return self.self_attention(
+                x,
+                mask=bound,
+                cache=text,
+                bias=bias,
+                coordinates=coordinates,
+                weights_into=weights_into,
+            )
 
         def look_up(x: Tensor) -> Tensor:
             return self.cross_attention(
@@ -179,6 +203,8 @@ class DecoderLayer(nn.Module):
         context_mask: Mask | Bound | Tensor | None = None,
         positions: Positions = None,
         cache: LayerCache | None = None,
+        bias: Tensor | Bias | None = None,
+        coordinates: Tensor | None = None,
     ) -> tuple[Float[Tensor, "batch q_len d_model"], Tensor, Tensor]:
         """Do what a call of the layer does, and return both attentions' weights too."""
         weights: list[Tensor] = []
@@ -189,6 +215,8 @@ class DecoderLayer(nn.Module):
             context_mask=context_mask,
             positions=positions,
             cache=cache,
+            bias=bias,
+            coordinates=coordinates,
             weights_into=weights,
         )
         return out, weights[0], weights[1]

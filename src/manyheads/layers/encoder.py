@@ -3,21 +3,15 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 
-from manyheads.cache import Cache
+from manyheads.layers.block import Block
 from manyheads.layers.feed_forward import Activation, FeedForward
-from manyheads.layers.initialise import reset_children
 from manyheads.layers.multihead import MultiHeadAttention
 from manyheads.layers.residual import Norm, Residual
-from manyheads.layers.stream import settle_self
-from manyheads.masks import Bound, Mask
 from manyheads.positions import Rotary
-from manyheads.shapes import Positions
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(Block):
     """Self-attention, then a feed-forward network, each added to the stream.
 
     Under `Causal()` and with a cache it is the layer of a decoder-only model.
@@ -63,65 +57,20 @@ class EncoderLayer(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         place: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.self_attention = MultiHeadAttention(
-            d_model,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            dropout=attention_dropout,
-            rotary=rotary,
-            bias=bias,
-            **place,
+        super().__init__(
+            MultiHeadAttention(
+                d_model,
+                num_heads,
+                num_kv_heads=num_kv_heads,
+                dropout=attention_dropout,
+                rotary=rotary,
+                bias=bias,
+                **place,
+            ),
+            FeedForward(
+                d_model, d_hidden, activation=activation, dropout=dropout, bias=bias, **place
+            ),
+            Residual(d_model, norm=norm, dropout=dropout, **place),
+            Residual(d_model, norm=norm, dropout=dropout, **place),
         )
-        self.feed_forward = FeedForward(
-            d_model, d_hidden, activation=activation, dropout=dropout, bias=bias, **place
-        )
-        self.attention_residual = Residual(d_model, norm=norm, dropout=dropout, **place)
-        self.feed_forward_residual = Residual(d_model, norm=norm, dropout=dropout, **place)
-
-    def reset_parameters(self) -> None:
-        """Begin the weights anew."""
-        reset_children(self)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        *,
-        mask: Mask | Bound | Tensor | None = None,
-        positions: Positions = None,
-        cache: Cache | None = None,
-        weights_into: list[Tensor] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
-        """The stream after this layer.
-
-        Args:
-            x: The stream.
-            mask: Who may see whom; with a cache it describes the new tokens only.
-            positions: Where the tokens of x stand; below 0 = no token.
-            cache: Holds keys and values of earlier calls, and is given this call's.
-            weights_into: Receives the weights.
-        """
-        self.self_attention.check(x, cache=cache)
-        x, bound = settle_self(x, mask, positions, cache)
-
-        def attend(x: Tensor) -> Tensor:
-            return self.self_attention(x, mask=bound, cache=cache, weights_into=weights_into)
-
-        x = self.attention_residual(x, attend)
-        return self.feed_forward_residual(x, self.feed_forward)
-
-    def with_weights(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        *,
-        mask: Mask | Bound | Tensor | None = None,
-        positions: Positions = None,
-        cache: Cache | None = None,
-    ) -> tuple[
-        Float[Tensor, "batch length d_model"], Float[Tensor, "batch num_heads length kv_len"]
-    ]:
-        """Do what a call of the layer does, and return each head's weights too."""
-        weights: list[Tensor] = []
-        out = self(x, mask=mask, positions=positions, cache=cache, weights_into=weights)
-        return out, weights[0]

@@ -1,6 +1,7 @@
 """The part of a layer that thinks about each token by itself."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,11 +13,12 @@ from manyheads.errors import OptionError
 from manyheads.layers.initialise import Init, initialise
 from manyheads.shapes import check_count, check_probability
 
-Activation = Literal["relu", "gelu", "silu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "swiglu": F.silu,
 }
@@ -30,7 +32,7 @@ class FeedForward(nn.Module):
     Args:
         d_model: Width of the stream.
         d_hidden: Width in between; 4 times `d_model` is usual.
-        activation: What f is.
+        activation: What f is; "gelu_tanh" is GELU as GPT-2 approximates it.
         dropout: Share of the widened token to drop in training.
         bias: Whether the maps add a bias.
         init: How the weights begin.

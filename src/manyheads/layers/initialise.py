@@ -1,6 +1,6 @@
 """How weights begin."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -21,22 +21,24 @@ def initialise(linear: nn.Linear, init: Init) -> None:
     Source:
         Glorot and Bengio 2010; Radford et al. 2019.
     """
+    if init not in get_args(Init):
+        raise OptionError(
+            f"init must be 'xavier', 'normal' or 'torch'; got init={init!r}. Choose one, or write "
+            f"into the weights afterwards."
+        )
+    if linear.weight.is_meta:
+        return  # nothing to fill, and torch takes its time to do that
     if init == "torch":
         linear.reset_parameters()
         return
-    if init == "xavier":
+    if init == "normal":
+        nn.init.normal_(linear.weight, std=0.02)
+    else:
         # Each projection of a packed matrix by itself, so that packing changes nothing.
         widths = getattr(linear, "widths", (linear.out_features,))
         with torch.no_grad():
             for block in linear.weight.split(widths):
                 nn.init.xavier_uniform_(block)
-    elif init == "normal":
-        nn.init.normal_(linear.weight, std=0.02)
-    else:
-        raise OptionError(
-            f"init must be 'xavier', 'normal' or 'torch'; got init={init!r}. Choose one, or write "
-            f"into the weights afterwards."
-        )
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 

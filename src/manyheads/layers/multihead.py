@@ -7,38 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.cache import Cache, CrossCache, RingCache
-from manyheads.errors import (
-    PositionError,
-    ShapeError,
-)
-from manyheads.functional import attention, attention_with_weights
-from manyheads.layers.checks import (
-    check_cache,
-    check_same_tokens,
-    check_stream,
-    checked_head_dim,
-    checked_kv_heads,
-    checked_rotary,
-    held_context,
-)
+from manyheads.cache import Cache, CrossCache
+from manyheads.errors import PositionError
+from manyheads.layers.checks import check_cache, check_same_tokens, check_stream
+from manyheads.layers.gate import Gate, gated, make_gate
+from manyheads.layers.heads import Heads
 from manyheads.layers.initialise import Init, initialise
-from manyheads.layers.norm import LayerNorm, RMSNorm, make_norm
-from manyheads.layers.projections import (
-    PackedLinear,
-    Projections,
-    check_projections,
-    convert_state,
-)
-from manyheads.layers.stream import masked_like, settle_cross, settle_self
-from manyheads.layers.streaming import check_counting, count_in_cache
-from manyheads.layers.turning import places_among, reach_of, turned
-from manyheads.masks import Bound, Mask, Tokens
+from manyheads.layers.projections import ProjectionBias, Projections, check_bias
+from manyheads.layers.scores import Scores, attend, begin_scores, checked_scores
+from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias, Rotary
-from manyheads.shapes import Positions, check_count, check_probability
+from manyheads.shapes import Positions, check_probability
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Heads):
     """Attention of a stream to itself or to a context, by several heads side by side.
 
     Each head h has its own q_h = x W_q, k_h = c W_k, v_h = c W_v, where c is the context or x
@@ -56,11 +38,14 @@ class MultiHeadAttention(nn.Module):
         head_dim: Width of a head; None = ``d_model / num_heads``.
         d_context: Width of the context; None = `d_model`.
         d_value: Width of a value stream of its own; None = `d_context`.
-        bias: Whether the projections add a bias.
+        bias: Whether the projections add a bias; with "qkv" all but the output's do, as in Qwen2.
         dropout: Share of the weights to drop in training.
         output_dropout: Share of the output to drop in training.
         rotary: Turns queries and keys by their positions.
         qk_norm: Normalise each head's queries and keys, before rotary.
+        scores: How scores differ from q.k / sqrt(head_dim): their scale, a softcap, learned sinks.
+        gate: Multiply what heads took by sigmoid(x W_g) before W_o: a gate for each "head", or for
+            each "channel" of it; None for no gate.
         projections: "separate" or "packed" into one matrix `qkv_proj`; each loads the other's
             state dict, and that of ``torch.nn.MultiheadAttention``.
         init: How the weights begin; see `initialise`.
@@ -73,7 +58,7 @@ class MultiHeadAttention(nn.Module):
     Source:
         Vaswani et al. 2017, section 3.2.2 (arXiv:1706.03762); MQA, Shazeer 2019
         (arXiv:1911.02150); GQA, Ainslie et al. 2023 (arXiv:2305.13245); QK norm, Henry et al. 2020
-        (arXiv:2010.04245).
+        (arXiv:2010.04245); gates, Qiu et al. 2025 (arXiv:2505.06708).
 
     Example:
         >>> import torch, manyheads as mh
@@ -91,45 +76,44 @@ class MultiHeadAttention(nn.Module):
         head_dim: int | None = None,
         d_context: int | None = None,
         d_value: int | None = None,
-        bias: bool = True,
+        bias: ProjectionBias = True,
         dropout: float = 0.0,
         output_dropout: float = 0.0,
         rotary: Rotary | None = None,
         qk_norm: Literal["rms", "layer"] | None = None,
+        scores: Scores | None = None,
+        gate: Gate | None = None,
         projections: Projections = "separate",
         init: Init = "xavier",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.d_model = check_count("d_model", d_model)
-        self.num_heads = check_count("num_heads", num_heads)
-        self.num_kv_heads = checked_kv_heads(num_heads, num_kv_heads)
-        self.head_dim = checked_head_dim(d_model, num_heads, head_dim)
-        self.d_context = d_model if d_context is None else check_count("d_context", d_context)
-        self.d_value = self.d_context if d_value is None else check_count("d_value", d_value)
-        self.dropout = check_probability("dropout", dropout)
-        self.projections = projections
-        self.init: Init = init
-        check_projections(projections, {self.d_model, self.d_context, self.d_value})
-
+        check_bias(bias)
+        super().__init__(
+            d_model,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            d_context=d_context,
+            d_value=d_value,
+            bias=bool(bias),
+            rotary=rotary,
+            qk_norm=qk_norm,
+            projections=projections,
+            device=device,
+            dtype=dtype,
+        )
         place: dict[str, Any] = {"device": device, "dtype": dtype}
-        kv_width = self.num_kv_heads * self.head_dim
-        self._widths = (num_heads * self.head_dim, kv_width, kv_width)
-        if projections == "packed":
-            self.qkv_proj = PackedLinear(d_model, self._widths, bias=bias, **place)
-        else:
-            self.q_proj = nn.Linear(d_model, self._widths[0], bias=bias, **place)
-            self.k_proj = nn.Linear(self.d_context, kv_width, bias=bias, **place)
-            self.v_proj = nn.Linear(self.d_value, kv_width, bias=bias, **place)
-        self.out_proj = nn.Linear(self._widths[0], d_model, bias=bias, **place)
-        self.q_norm = make_norm(qk_norm, self.head_dim, **place)
-        self.k_norm = make_norm(qk_norm, self.head_dim, **place)
-        self.rotary = checked_rotary(rotary, self.head_dim)
-        factor = 1.0 if rotary is None else rotary.score_factor
-        self._scale = factor * self.head_dim**-0.5
+        self.dropout = check_probability("dropout", dropout)
+        self.init: Init = init
+        self.scores = checked_scores(scores)
+        self.sink_logits, self.head_scale = self.scores.parameters(num_heads, **place)
+        self.gate_proj = make_gate(
+            gate, d_model, num_heads, self.head_dim, bias=bool(bias), **place
+        )
+        self.out_proj = nn.Linear(self.widths[0], d_model, bias=bias is True, **place)
+        self._scale = self.scores.scale_for(self.head_dim, rotary)
         self.output_dropout = nn.Dropout(check_probability("output_dropout", output_dropout))
-        self.register_load_state_dict_pre_hook(_convert)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -137,8 +121,9 @@ class MultiHeadAttention(nn.Module):
         for module in self.children():
             if isinstance(module, nn.Linear):
                 initialise(module, self.init)
-            elif isinstance(module, RMSNorm | LayerNorm):
-                module.reset_parameters()
+            elif hasattr(module, "reset_parameters"):
+                module.reset_parameters()  # type: ignore[operator]
+        begin_scores(self.sink_logits, self.head_scale)
 
     def forward(
         self,
@@ -180,7 +165,6 @@ class MultiHeadAttention(nn.Module):
         """
         self.check(x, context, value, cache)
         crosses = context is not None or isinstance(cache, CrossCache)
-        dropout = self.dropout if self.training else 0.0
         with nullcontext() if cache is None else cache.serving(self):
             if crosses:
                 if coordinates is not None:
@@ -188,21 +172,42 @@ class MultiHeadAttention(nn.Module):
                         "coordinates must go to a layer that attends to itself; got coordinates "
                         "and a context. Give positions and context_positions."
                     )
-                q, k, v, bound = self._cross(
+                x, q, k, v, bound = self._cross(
                     x, context, value, mask, positions, context_positions, cache, bias
                 )
             else:
-                q, k, v, bound = self._self(x, mask, positions, cache, coordinates)
-            scale = self._scale
-            if weights_into is None:
-                mixed = attention(q, k, v, bound, bias=bias, scale=scale, dropout=dropout)
-            else:
-                mixed, weights = attention_with_weights(
-                    q, k, v, bound, bias=bias, scale=scale, dropout=dropout
-                )
-                weights_into.append(weights)
+                x, q, k, v, bound = self._self(x, mask, positions, cache, coordinates)
+            mixed = self._mix(q, k, v, bound, bias, weights_into)
         del q, k, v  # Their memory serves the output, where no gradient needs them.
-        return self.output_dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))
+        mixed = mixed.transpose(1, 2)
+        if self.gate_proj is not None:
+            mixed = gated(mixed, self.gate_proj(x))
+        return self.output_dropout(self.out_proj(mixed.flatten(2)))
+
+    def _mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bound: Bound | None,
+        bias: Tensor | Bias | None,
+        weights_into: list[Tensor] | None,
+    ) -> Tensor:
+        """The one call of `attention`: (batch, heads, q_len, width)."""
+        if self.head_scale is not None:
+            q = q * self.head_scale.to(q.dtype)[:, None, None]
+        return attend(
+            q,
+            k,
+            v,
+            bound,
+            bias=bias,
+            scale=self._scale,
+            softcap=self.scores.softcap,
+            sink_logits=self.sink_logits,
+            dropout=self.dropout if self.training else 0.0,
+            weights_into=weights_into,
+        )
 
     def with_weights(
         self,
@@ -240,113 +245,6 @@ class MultiHeadAttention(nn.Module):
         )
         return out, weights[0]
 
-    def _self(
-        self,
-        x: Tensor,
-        mask: Mask | Bound | Tensor | None,
-        positions: Positions,
-        cache: Cache | None,
-        coordinates: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
-        if not self.d_model == self.d_context == self.d_value:
-            raise ShapeError(
-                f"context must be given to a layer that reads another width than d_model="
-                f"{self.d_model}; got none, d_context={self.d_context}, d_value={self.d_value}. "
-                f"Call layer(x, context) or layer(x, context, value)."
-            )
-        rotary = self.rotary
-        counting = cache if isinstance(cache, RingCache) and cache.keep_first else None
-        if counting is not None and rotary is not None:
-            check_counting(rotary, coordinates)
-        x, bound = settle_self(x, mask, positions, cache)
-        if self.projections == "packed":
-            q, k, v = self.qkv_proj.project(x, 0, 3)
-        else:
-            q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k, v = self.q_norm(self._split(q)), self.k_norm(self._split(k)), self._split(v)
-        unturned = q
-        if rotary is not None and not rotary.depends_on_length:
-            places = None if bound is None else bound.q.position
-            turn = rotary.at(places, coordinates=coordinates, like=q)
-            q, k = turn(q), turn(k)
-        elif rotary is None and coordinates is not None:
-            raise PositionError(
-                "coordinates must go to a layer with a rotary; got coordinates and rotary=None. "
-                "Build the layer with rotary=Rotary(head_dim, axes=...)."
-            )
-        tokens = None if bound is None else bound.kv
-        if cache is not None:
-            tokens = cache.follow(x.shape[1], x.device) if tokens is None else tokens
-            k, v, tokens = cache.append(k, v, tokens)
-            if counting is not None and rotary is not None:
-                asking = Tokens(x.shape[1], 0, device=x.device) if bound is None else bound.q
-                q, k = count_in_cache(rotary, counting, unturned, q, k, asking, tokens)
-            bound = None if bound is None else bound.with_keys(tokens)
-        if rotary is not None and rotary.depends_on_length:
-            # Keys are cached unturned, for their turn changes as the text grows.
-            q, k = turned(rotary, q, k, None if bound is None else bound.q, tokens)
-        return q, k, v, bound
-
-    def _cross(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        value: Tensor | None,
-        mask: Mask | Bound | Tensor | None,
-        positions: Positions,
-        context_positions: Positions,
-        cache: Cache | None,
-        bias: Tensor | Bias | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Bound | None]:
-        held = held_context(cache, x, context)
-        if held is not None:
-            context = None
-        x, context, bound = settle_cross(
-            x,
-            context,
-            mask,
-            positions,
-            context_positions,
-            held and held.tokens,
-            by_position=isinstance(bias, Bias),
-        )
-        q = self.q_norm(self._split(self._project(x, 0)))
-        if held is not None:
-            k, v = held.k, held.v
-        else:
-            assert context is not None
-            k, v = self._context_heads(context, value, bound)
-            if self.rotary is not None:
-                reach = reach_of(self.rotary, k, None if bound is None else bound.kv)
-                k = self.rotary(k, context_positions, length=reach)
-            if cache is not None:
-                cache.append(k, v, None if bound is None else bound.kv)
-        if self.rotary is not None:
-            kv = held.tokens if held is not None else None if bound is None else bound.kv
-            places = places_among(kv, positions, q.shape[2], k.shape[2])
-            q = self.rotary(q, places, length=reach_of(self.rotary, k, kv))
-        return q, k, v, bound
-
-    def _context_heads(
-        self, context: Tensor, value: Tensor | None, bound: Bound | None
-    ) -> tuple[Tensor, Tensor]:
-        if value is not None:
-            k, v = self._project(context, 1), self._project(masked_like(value, bound), 2)
-        elif self.projections == "packed":
-            k, v = self.qkv_proj.project(context, 1, 3)
-        else:
-            k, v = self.k_proj(context), self.v_proj(context)
-        return self.k_norm(self._split(k)), self._split(v)
-
-    def _project(self, x: Tensor, which: int) -> Tensor:
-        if self.projections == "packed":
-            return self.qkv_proj.project(x, which, which + 1)[0]
-        return (self.q_proj, self.k_proj, self.v_proj)[which](x)
-
-    def _split(self, x: Tensor) -> Tensor:
-        # (batch, length, heads * head_dim) -> (batch, heads, length, head_dim)
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
     def check(
         self,
         x: Tensor,
@@ -364,13 +262,3 @@ class MultiHeadAttention(nn.Module):
             check_stream("value", value, self.d_value, weight)
         check_same_tokens(x, context, value)
         check_cache(cache)
-
-    def extra_repr(self) -> str:
-        return (
-            f"d_model={self.d_model}, num_heads={self.num_heads}, "
-            f"num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
-        )
-
-
-def _convert(module: MultiHeadAttention, state: dict[str, Any], prefix: str, *_: object) -> None:
-    convert_state(state, prefix, module._widths, module.projections == "packed")

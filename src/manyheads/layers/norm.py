@@ -1,9 +1,13 @@
-"""Norms of queries and keys, which are neither moved to another dtype nor slowed by autocast."""
+"""Norms of streams, queries and keys, which neither change the dtype nor are slowed by autocast."""
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from manyheads.errors import OptionError
+
+NormKind = Literal["layer", "rms"]
 
 
 class RMSNorm(nn.RMSNorm):
@@ -21,6 +25,18 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).to(x.dtype)
+
+
+NORMS: dict[str, type[RMSNorm] | type[LayerNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
+
+
+def norm_of(kind: str) -> type[RMSNorm] | type[LayerNorm]:
+    """The norm of this name."""
+    if kind not in NORMS:
+        raise OptionError(
+            f"a norm must be 'layer' or 'rms'; got {kind!r}. GPT-2 has 'layer', Llama 'rms'."
+        )
+    return NORMS[kind]
 
 
 def make_norm(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from manyheads.errors import OptionError
 
 Projections = Literal["separate", "packed"]
+ProjectionBias = bool | Literal["qkv"]
 
 NAMES = ("q_proj", "k_proj", "v_proj")
 
@@ -54,6 +55,15 @@ def check_projections(projections: str, widths: set[int]) -> None:
         raise OptionError(
             f"packed projections must read streams of one width; got widths {sorted(widths)}. Use "
             f"projections='separate'."
+        )
+
+
+def check_bias(bias: object) -> None:
+    """Refuse what does not say which projections add a bias."""
+    if bias is not True and bias is not False and bias != "qkv":
+        raise OptionError(
+            f"bias must be True, False or 'qkv'; got bias={bias!r}. GPT-2 has True, Llama False, "
+            f"Qwen2 'qkv'."
         )
 
 

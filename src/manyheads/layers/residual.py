@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.errors import OptionError
+from manyheads.layers.norm import NormKind, norm_of
 from manyheads.shapes import check_probability
 
 Norm = Literal["post", "pre"]
@@ -18,12 +19,15 @@ class Residual(nn.Module):
     Args:
         d_model: Width of the stream.
         norm: Where the normalisation stands.
+        kind: Which it is: "layer", or "rms", which moves no mean.
+        eps: Added to the variance.
         dropout: Share of what the sublayer adds to drop in training.
         device: Where the weights go.
         dtype: Of what type they are.
 
     Source:
-        Vaswani et al. 2017, section 3.1 (arXiv:1706.03762); Xiong et al. 2020 (arXiv:2002.04745).
+        Vaswani et al. 2017, section 3.1 (arXiv:1706.03762); "pre", Xiong et al. 2020
+        (arXiv:2002.04745); "rms", Zhang and Sennrich 2019 (arXiv:1910.07467).
     """
 
     def __init__(
@@ -31,6 +35,8 @@ class Residual(nn.Module):
         d_model: int,
         *,
         norm: Norm = "post",
+        kind: NormKind = "layer",
+        eps: float = 1e-5,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -42,7 +48,7 @@ class Residual(nn.Module):
                 f"'pre' trains without warm-up."
             )
         self.where = norm
-        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+        self.norm = norm_of(kind)(d_model, eps=eps, device=device, dtype=dtype)
         self.dropout = nn.Dropout(check_probability("dropout", dropout))
 
     def reset_parameters(self) -> None:

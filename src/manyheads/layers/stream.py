@@ -52,6 +52,7 @@ def settle_cross(
     held: Tokens | None = None,
     *,
     by_position: bool = False,
+    absent: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, Bound | None]:
     """Settle a mask for a stream that attends to a context, as `settle_self` does.
 
@@ -63,18 +64,21 @@ def settle_cross(
         context_positions: Where those of the context stand.
         held: The tokens of the context that a cache holds.
         by_position: Whether more than the mask reads positions: a bias does.
+        absent: Where x is known to hold no token, bool (batch or 1, q_len); it asks nobody.
 
     Returns:
         x and context with zeros for absent tokens, and the mask; None where all see all.
     """
     batch, q_len = x.shape[:2]
     if isinstance(mask, Bound):
-        bound = mask
         kv_len = _length(context, held)
         mask.check_fits(batch, q_len, kv_len, positions, context_positions)
+        bound = mask
+        if absent is not None:
+            bound = Bound(mask.rule, mask.q.with_absent(absent), mask.kv, mask.pairs)
     else:
         plain = mask is None and positions is None and context_positions is None
-        if plain and (held is None or held.absent is None):
+        if plain and absent is None and (held is None or held.absent is None):
             return x, context, None
         rule = Everyone() if mask is None else as_mask(mask)
         kv = held or Tokens.given(
@@ -83,7 +87,7 @@ def settle_cross(
         if positions is None and by_position and kv.is_run:
             assert not isinstance(kv.position, Tensor)
             positions = kv.position + kv.length - q_len  # the last of the context
-        q = _asking(positions, kv, rule, batch, q_len, x.device)
+        q = _asking(positions, kv, rule, batch, q_len, x.device).with_absent(absent)
         bound = settle(rule, batch, q, kv, related=False)
     if bound.clean:
         return x, context, bound

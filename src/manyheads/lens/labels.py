@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from manyheads.extras import install_line
 from manyheads.lens.fonts import families_for, is_guide
 
 EMPTY, BLANK, NEWLINE, TAB, CIRCLE, CUT = "∅", "␣", "↵", "⇥", "◌", "…"
@@ -130,7 +131,8 @@ def _say_once() -> None:
     # that turns warnings into errors.
     _log.warning(
         "No font on this machine has some characters of the labels; they are written as code "
-        'points such as U+6211. Install fonts with: pip install "manyheads[fonts]"'
+        "points such as U+6211. Install fonts with: %s",
+        install_line("fonts"),
     )
 
 

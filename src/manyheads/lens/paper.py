@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.errors import MissingExtraError, OptionError
+from manyheads.extras import install_line
 from manyheads.lens.labels import Label
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ def plain_settings() -> Iterator[None]:
         from matplotlib import style
     except ImportError as error:
         raise MissingExtraError(
-            'Pictures must have matplotlib; got none. Run: pip install "manyheads[plots]"'
+            f"Pictures must have matplotlib; got none. Run: {install_line('plots')}"
         ) from error
     version = tuple(int(part) for part in matplotlib.__version__.split(".")[:2])
     if version < (3, 11):
         raise MissingExtraError(
             f"Pictures must have matplotlib 3.11 or newer, the first to shape all scripts; got "
-            f'{matplotlib.__version__}. Run: pip install --upgrade "manyheads[plots]"'
+            f"{matplotlib.__version__}. Run: {install_line('plots')}"
         )
     with style.context("default"):
         yield

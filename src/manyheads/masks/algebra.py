@@ -16,7 +16,7 @@ class Everyone(Mask):
     reads_positions = False
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=kv.position.device)
+        return kv.position.new_ones((1,) * kv.position.ndim, dtype=torch.bool)
 
     def bounds(
         self, head: int | None, q_lo: int, q_hi: int, kv_lo: int, kv_hi: int

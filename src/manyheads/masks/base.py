@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from manyheads.errors import DTypeError, MaskError, MaskWarning
 from manyheads.masks.facts import Facts, Side
-from manyheads.shapes import Positions
+from manyheads.shapes import Positions, check_count
 
 
 class Mask:
@@ -41,6 +41,8 @@ class Mask:
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         """Whether each query may see each key; everything broadcasts.
+
+        Some kernels ask pair by pair: then every tensor is a single number, without dimensions.
 
         Args:
             head: The query heads, int (heads, 1, 1).
@@ -143,7 +145,13 @@ class Mask:
         return vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))  # tensors hash by identity
+        try:
+            return hash((type(self), *vars(self).values()))  # tensors hash by identity
+        except TypeError as error:
+            raise MaskError(
+                f"the fields of a mask must be hashable, since what is worked out for one mask "
+                f"serves its equals; got {self!r}. Write lists as tuples."
+            ) from error
 
     def _holds_tensor(self) -> bool:
         return any(isinstance(value, Tensor) for value in vars(self).values())
@@ -186,8 +194,14 @@ class Mask:
             num_heads: How many query heads.
             q_pos: Positions of the queries; None makes them the last ``q_len`` of the keys.
             kv_pos: Positions of the keys.
+
+        Raises:
+            OptionError: If a number of things is no count.
         """
         kv_len = q_len if kv_len is None else kv_len
+        for name, length in (("q_len", q_len), ("kv_len", kv_len), ("batch", batch)):
+            check_count(name, length, least=0)
+        check_count("num_heads", num_heads)
         device = next((tensor.device for tensor in self.tensors()), None)
         from manyheads.masks.bound import bind
 
@@ -208,11 +222,27 @@ class Mask:
 
         return describe(self, self.dense(q_len, kv_len, **options))
 
-    def draw(self, q_len: int, kv_len: int | None = None, **options: Any) -> str:
-        """Draw this mask in text, a line a query; takes what `dense` takes."""
+    def draw(self, q_len: int, kv_len: int | None = None, *, block: int = 1, **options: Any) -> str:
+        """Draw this mask in text, a line a query; takes what `dense` takes.
+
+        Args:
+            q_len: How many queries.
+            kv_len: How many keys; None means ``q_len``.
+            block: Draw squares of so many queries and keys as one: █ all see, ▒ some, · none.
+            **options: See `dense`.
+
+        Example:
+            >>> import manyheads as mh
+            >>> print((mh.Causal() & mh.Window(4)).draw(16, block=4))
+            ▒···
+            ▒▒··
+            ·▒▒·
+            ··▒▒
+        """
         from manyheads.masks.picture import draw
 
-        return draw(self.dense(q_len, kv_len, **options))
+        check_count("block", block)
+        return draw(self.dense(q_len, kv_len, **options), block)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

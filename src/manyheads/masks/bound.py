@@ -139,6 +139,15 @@ class Bound:
                     f"and batch={batch}. Settle it anew."
                 )
 
+    def on_cpu(self) -> "Bound":
+        """This mask with its facts of tokens where values can be read; waits once for a device."""
+        if (self.kv.device or torch.device("cpu")).type == "cpu":
+            return self
+        if "cpu" not in self.plans:
+            q, kv = self.q.to("cpu"), self.kv.to("cpu")
+            self.plans["cpu"] = Bound(self.rule, q, kv, self.pairs, self.clean)
+        return self.plans["cpu"]
+
     def with_keys(self, kv: Tokens) -> "Bound":
         """This mask over the keys of a cache, of which it described the newest."""
         return Bound(simplify(self.rule, self.q, kv), self.q, kv, self.pairs, self.clean)

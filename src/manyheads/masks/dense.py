@@ -68,9 +68,15 @@ class Indexed(Mask):
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         seen = kv[self.fact]
-        if seen.shape[1] not in (1, head.shape[0]):
-            raise MaskError(
-                f"a mask tensor's heads must be 1 or num_heads={head.shape[0]}; got shape "
-                f"{tuple(seen.shape)}. Its dimensions are (batch, heads or 1, q_len, kv_len)."
-            )
+        if head.ndim:
+            check_heads(seen, head.shape[0])
         return seen
+
+
+def check_heads(pairs: Tensor, num_heads: int) -> None:
+    """Refuse a fact of pairs, (batch, heads or 1, q_len, kv_len), of another number of heads."""
+    if pairs.shape[1] not in (1, num_heads):
+        raise MaskError(
+            f"a mask tensor's heads must be 1 or num_heads={num_heads}; got shape "
+            f"{tuple(pairs.shape)}. Its dimensions are (batch, heads or 1, q_len, kv_len)."
+        )

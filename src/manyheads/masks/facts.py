@@ -101,6 +101,13 @@ class Tokens:
         marks = {name: _rows(mark, index) for name, mark in self.marks.items()}
         return Tokens(self.length, position, absent, marks, self.device)
 
+    def to(self, device: torch.device | str) -> "Tokens":
+        """These facts on another device."""
+        position = self.position.to(device) if isinstance(self.position, Tensor) else self.position
+        absent = None if self.absent is None else self.absent.to(device)
+        marks = {name: mark.to(device) for name, mark in self.marks.items()}
+        return Tokens(self.length, position, absent, marks, torch.device(device))
+
     def with_absent(self, absent: Tensor | None) -> "Tokens":
         """These tokens, less those in ``absent``, bool (batch or 1, length)."""
         if absent is None:

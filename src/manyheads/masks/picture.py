@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.masks.base import Mask
@@ -47,13 +49,35 @@ def describe(mask: Mask, seen: Tensor) -> Description:
     return Description(repr(mask), int(seen.sum()), seen.numel(), rows)
 
 
-def draw(seen: Tensor) -> str:
+def draw(seen: Tensor, block: int = 1) -> str:
     """A line of █ and · for each query; batches and heads one below the other, with a title."""
     batch, heads = seen.shape[:2]
+    shares = pool(seen, block)
     blocks = []
     for b in range(batch):
         for h in range(heads):
             title = f"batch {b} head {h}\n" if batch * heads > 1 else ""
-            lines = ("".join("█" if cell else "·" for cell in row) for row in seen[b, h].tolist())
+            lines = ("".join(map(_cell, row)) for row in shares[b, h].tolist())
             blocks.append(title + "\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _cell(share: float) -> str:
+    return "·" if share == 0 else "█" if share == 1 else "▒"
+
+
+def pool(seen: Tensor, block: int) -> Tensor:
+    """The share of pairs, 0 to 1, that see each other in each square of blocks; the last are less.
+
+    Args:
+        seen: bool (..., q_len, kv_len).
+        block: Queries, and keys, of a square.
+    """
+    q_len, kv_len = seen.shape[-2:]
+    whole = F.pad(seen.float(), (0, -kv_len % block, 0, -q_len % block))
+    found = whole.unflatten(-2, (-1, block)).unflatten(-1, (-1, block)).sum(dim=(-3, -1))
+    rows, columns = (
+        torch.tensor([min(block, length - start) for start in range(0, length, block)])
+        for length in (q_len, kv_len)
+    )
+    return found / (rows[:, None] * columns).to(found.device)

@@ -1,6 +1,6 @@
 """Which blocks of queries see which blocks of keys, told without asking of any pair."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -9,9 +9,10 @@ from torch import Tensor
 from manyheads.masks.algebra import And, Not, Or
 from manyheads.masks.base import Mask
 from manyheads.masks.bound import Bound
+from manyheads.masks.dense import check_heads
 from manyheads.masks.extent import Extent
 from manyheads.masks.facts import Tokens
-from manyheads.masks.per_head import PerHead
+from manyheads.masks.per_head import of_head
 
 Runs = tuple[tuple[int, int], ...]
 Part = tuple[int, int, Hashable]
@@ -26,14 +27,15 @@ class Row:
         start: Its first query, counted from 0; `stop` is the one after its last.
         stop: See `start`.
         runs: The keys, as (start, stop), in order.
-        likeness: Rows of equal likeness, in blocks of equal sizes, have the same mask; None where
-            every query sees all of these keys.
+        likeness: How the keys are seen, in stretches of (keys, likeness), True where all of them
+            surely are; None where that is so everywhere. Rows of equal likeness, in blocks of
+            equal sizes, have the same mask.
     """
 
     start: int
     stop: int
     runs: Runs
-    likeness: Hashable | None
+    likeness: tuple[tuple[int, Hashable], ...] | None
 
     @property
     def keys(self) -> int:
@@ -44,6 +46,13 @@ class Row:
     def pairs(self) -> int:
         """How many pairs are computed."""
         return (self.stop - self.start) * self.keys
+
+    def blocks(self, block: int) -> Iterator[tuple[int, bool]]:
+        """Each block of keys, counted from 0, and whether all of its pairs surely are seen."""
+        alike = ((self.keys, True),) if self.likeness is None else self.likeness
+        whole = [like is True for count, like in alike for _ in range(-(-count // block))]
+        numbers = [n for start, stop in self.runs for n in range(start // block, -(-stop // block))]
+        yield from zip(numbers, whole, strict=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +108,9 @@ class BlockPlan:
             for name, fact in bound.pairs.items()
         }
         head = heads.to(bound.kv.device).view(-1, 1, 1)
-        seen = _of_head(bound.rule, self.head).allows(head, q.side(-2), kv.side(-1, pairs))
+        seen = of_head(bound.rule, self.head, num_heads).allows(
+            head, q.side(-2), kv.side(-1, pairs)
+        )
         seen = seen.expand(*seen.shape[:2], row.stop - row.start, row.keys)
         if q.absent is not None:
             seen = seen & ~q.absent[:, None, :, None]
@@ -132,6 +143,8 @@ def plan(bound: Bound, batch: int, num_heads: int, block: int) -> tuple[BlockPla
         >>> plan(bound, 1, 8, block=64)[0].rows[3].runs
         ((128, 256),)
     """
+    for pair in bound.pairs.values():
+        check_heads(pair, num_heads)
     heads = tuple(range(num_heads)) if reads_head(bound.rule) else (None,)
     free = has_no_tensors(bound)
     kept: dict[Hashable, tuple[BlockPlan, ...]] = _PLANS if free else bound.plans
@@ -143,10 +156,11 @@ def plan(bound: Bound, batch: int, num_heads: int, block: int) -> tuple[BlockPla
         if len(kept) >= _PLANS_KEPT:
             kept.pop(next(iter(kept)))
         written: dict[Hashable, Tensor] = {}
+        rules = [of_head(bound.rule, head, num_heads) for head in heads]
         kept[key] = tuple(
-            BlockPlan(bound, sequence, head, _rows(bound, sequence, head, block), written)
+            BlockPlan(bound, sequence, head, _rows(bound, rule, sequence, head, block), written)
             for sequence in range(1 if free else batch)
-            for head in heads
+            for head, rule in zip(heads, rules, strict=True)
         )
     return kept[key]
 
@@ -163,12 +177,12 @@ def reads_head(rule: Mask) -> bool:
     return any(part.reads_head for part in rule.parts())
 
 
-def _rows(bound: Bound, sequence: int, head: int | None, block: int) -> tuple[Row, ...]:
+def _rows(bound: Bound, rule: Mask, sequence: int, head: int | None, block: int) -> tuple[Row, ...]:
     longest = max(bound.q.length, bound.kv.length)
     levels = max(1, (-(-longest // block) - 1).bit_length() + 1)
     q = Extent.of(bound.q, sequence, block, levels)
     kv = q if bound.q is bound.kv else Extent.of(bound.kv, sequence, block, levels)
-    judge = _Judge(bound, _of_head(bound.rule, head), head, q, kv)
+    judge = _Judge(bound, rule, head, q, kv)
     found: list[list[Part]] = [[] for _ in range(q.leaves)]
     _divide(judge, found, levels - 1, 0, 0)
     return tuple(
@@ -274,17 +288,6 @@ def _row(index: int, seen: list[Part], block: int, q_len: int, kv_len: int) -> R
             alike.append((stop - start, like))
     likeness = None if all(like is True for _, like in alike) else tuple(alike)
     return Row(index * block, min((index + 1) * block, q_len), tuple(runs), likeness)
-
-
-def _of_head(rule: Mask, head: int | None) -> Mask:
-    """The rule of one head, where heads have masks of their own."""
-    if head is None:
-        return rule
-    if isinstance(rule, PerHead):
-        return _of_head(rule.masks[head], head)
-    if isinstance(rule, And | Or):
-        return type(rule)(_of_head(rule.left, head), _of_head(rule.right, head))
-    return Not(_of_head(rule.mask, head)) if isinstance(rule, Not) else rule
 
 
 def _pick(tokens: Tokens, sequence: int, index: Tensor) -> Tokens:

@@ -28,11 +28,13 @@ class RandomBlocks(Mask):
     Args:
         count: How many key blocks each query block sees.
         block: Tokens in a block.
-        length: Tokens that the blocks are drawn from: the longest sequence.
+        length: Tokens that the blocks are drawn from: the longest sequence. Later ones are in no
+            block.
         seed: Another seed draws other blocks.
 
     Raises:
-        OptionError: If a number is below 1, or there are fewer blocks than `count`.
+        OptionError: If a number is below 1, a block longer than `length`, or there are fewer
+            blocks than `count`.
 
     Source:
         Zaheer et al. 2020 (arXiv:2007.14062), section 2.
@@ -55,6 +57,11 @@ class RandomBlocks(Mask):
         for name in ("count", "block", "length"):
             check_count(name, getattr(self, name))
         check_count("seed", self.seed, least=0)
+        if self.block > self.length:
+            raise OptionError(
+                f"block must be at most length={self.length}; got block={self.block}. Make blocks "
+                f"smaller, or name the longest sequence as length."
+            )
         if self.count > self.blocks:
             raise OptionError(
                 f"count must be at most the {self.blocks} blocks of {self.block} in "

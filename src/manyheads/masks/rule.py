@@ -59,7 +59,7 @@ class Rule(Mask):
                 f"a rule must return what broadcasts to {tuple(whole)}; got shape "
                 f"{tuple(seen.shape)} from {self.name}. Combine its arguments by arithmetic alone."
             )
-        return four_dims(seen)
+        return four_dims(seen) if head.ndim else seen
 
     def __hash__(self) -> int:
         return hash(self.name)  # a function may be an object without a hash

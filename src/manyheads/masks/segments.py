@@ -122,7 +122,7 @@ def _stretches(ids: Tensor) -> list[tuple[int, Span]]:
 def _cut(rule: Mask, q: Tokens, kv: Tokens, q_span: Span, kv_span: Span) -> Bound | None:
     """The mask of one segment; None if nobody in it sees anybody."""
     q, kv = _slice(q, *q_span), _slice(kv, *kv_span)
-    if q.length == 0 or kv.length == 0:
+    if any(side.length == 0 or _nobody_is_there(side) for side in (q, kv)):
         return None
     rule = simplify(rule, q, kv)
     if q.is_run and kv.is_run:
@@ -131,6 +131,10 @@ def _cut(rule: Mask, q: Tokens, kv: Tokens, q_span: Span, kv_span: Span) -> Boun
         if not rule.bounds(None, *ends)[0]:
             return None
     return Bound(rule, q, kv, clean=True)
+
+
+def _nobody_is_there(tokens: Tokens) -> bool:
+    return tokens.absent is not None and bool(tokens.absent.all())
 
 
 def _slice(tokens: Tokens, start: int, stop: int) -> Tokens:

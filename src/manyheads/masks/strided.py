@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from manyheads.errors import OptionError
 from manyheads.masks.base import Mask
 from manyheads.masks.facts import Side
 from manyheads.shapes import check_count
@@ -65,7 +66,7 @@ class Fixed(Mask):
         summary: How many tokens at the end of each stretch are seen by all.
 
     Raises:
-        OptionError: If a number is below 1.
+        OptionError: If a number is below 1, or `summary` above `stride`.
 
     Source:
         Child et al. 2019 (arXiv:1904.10509), section 4.3.
@@ -86,7 +87,11 @@ class Fixed(Mask):
 
     def __post_init__(self) -> None:
         check_count("stride", self.stride)
-        check_count("summary", self.summary)
+        if check_count("summary", self.summary) > self.stride:
+            raise OptionError(
+                f"summary must be at most stride={self.stride}; got summary={self.summary}. A "
+                f"stretch has no more tokens to be seen by all."
+            )
 
     def allows(self, head: Tensor, q: Side, kv: Side) -> Tensor:
         own = q.position // self.stride == kv.position // self.stride
@@ -98,7 +103,7 @@ class Fixed(Mask):
         own = q_lo // self.stride <= kv_hi // self.stride and kv_lo // self.stride <= (
             q_hi // self.stride
         )
-        first = max(self.stride - self.summary, 0)
+        first = self.stride - self.summary
         # From kv_lo the next token that sums up its stretch stands at most so many tokens on.
         wait = max(first - kv_lo % self.stride, 0)
         one = q_lo // self.stride == q_hi // self.stride == kv_lo // self.stride

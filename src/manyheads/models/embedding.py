@@ -14,27 +14,36 @@ from manyheads.shapes import Positions, check_probability, check_tensor, values_
 
 
 class Embedding(nn.Module):
-    """Tokens as vectors times sqrt(d_model), and where they stand.
+    """Tokens as vectors, and where they stand.
 
     Args:
         tokens: A vector for each token; two embeddings may share them.
         positions: Adds to each vector where it stands; None if attention itself knows.
         dropout: Share to drop in training.
+        scale: Multiplies the vectors; None = sqrt(d_model), as in the paper of 2017.
     """
 
     def __init__(
-        self, tokens: nn.Embedding, positions: Sinusoidal | Learned | None, dropout: float
+        self,
+        tokens: nn.Embedding,
+        positions: Sinusoidal | Learned | None,
+        dropout: float,
+        *,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         self.tokens = tokens
         self.positions = positions
+        self.scale = math.sqrt(tokens.embedding_dim) if scale is None else scale
         self.dropout = nn.Dropout(check_probability("dropout", dropout))
 
     def forward(
         self, ids: Int[Tensor, "batch length"], positions: Positions = None
     ) -> Float[Tensor, "batch length d_model"]:
         """The stream that these tokens begin."""
-        x = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
+        x = self.tokens(ids)
+        if self.scale != 1:
+            x = x * self.scale
         if self.positions is not None:
             x = self.positions(x, positions)
         return self.dropout(x)

@@ -8,12 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manyheads.cache import Cache, GrowingCache
 from manyheads.errors import CacheError, ShapeError
 from manyheads.layers import DecoderLayer, EncoderLayer, LayerCache
 from manyheads.layers.stream import settle_cross, settle_self
 from manyheads.masks import Causal, Padding
 from manyheads.models.config import TransformerConfig
 from manyheads.models.embedding import Embedding, check_ids, positions_of
+from manyheads.models.generation import Sampling, generate
 from manyheads.positions import Learned, Rotary
 from manyheads.shapes import (
     values_are_cheap,
@@ -31,6 +33,11 @@ class Memory:
 
     context: Tensor
     mask: Padding | None
+
+    def rows(self, index: Int[Tensor, " rows"]) -> "Memory":
+        """What is read in the rows of ``index``."""
+        keep = None if self.mask is None else self.mask.keep
+        return Memory(self.context[index], None if keep is None else Padding(keep[index]))
 
 
 class Transformer(nn.Module):
@@ -193,9 +200,9 @@ class Transformer(nn.Module):
         logits = self.decode(target, self.encode(source, seen), weights_into=seen)
         return logits, dict(zip(self._attentions(), seen, strict=True))
 
-    def new_caches(self) -> list[LayerCache]:
-        """An empty cache for each decoder layer."""
-        return [LayerCache.new() for _ in self.decoder]
+    def new_caches(self, kind: Callable[[], Cache] = GrowingCache) -> list[LayerCache]:
+        """An empty cache for each decoder layer, of a kind for its text."""
+        return [LayerCache.new(kind) for _ in self.decoder]
 
     def generate(
         self,
@@ -206,16 +213,25 @@ class Transformer(nn.Module):
         generator: torch.Generator | None = None,
         cached: bool = True,
     ) -> Int[Tensor, "batch length"]:
-        """Write a target for each source; see `manyheads.models.generation.generate`."""
-        from manyheads.models.generation import generate
+        """Write a target for each source; `manyheads.generate` can do more.
 
+        Args:
+            source: Token ids.
+            max_new_tokens: The longest target, in tokens.
+            temperature: 0 takes the likeliest token; above, draws by softmax(logits / temperature).
+            generator: Where draws come from; None means torch's own.
+            cached: Whether keys and values are kept between steps; the text is the same.
+
+        Returns:
+            Token ids without the first `bos_id`; `pad_id` behind each row's `eos_id`.
+        """
         return generate(
             self,
             source,
             max_new_tokens=max_new_tokens,
-            temperature=temperature,
+            sampling=Sampling(temperature),
             generator=generator,
-            cached=cached,
+            cache=GrowingCache if cached else None,
         )
 
     def _padding(self, ids: Tensor) -> Padding | None:

@@ -1,6 +1,7 @@
 """A penalty that grows with the distance, at a pace of its own for each head."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -99,10 +100,20 @@ class ALiBi(Bias):
         *,
         scale: float,
     ) -> Float[Tensor, "#batch #num_heads q_len kv_len"]:
-        dtype = angle_dtype(q.dtype)
-        slopes = as_row(self._fixed, dtype, like=q) if self.slopes is None else self.slopes
+        slopes = self._slopes(q)
         apart = distances(q_pos, kv_pos, q, k).abs()
-        return apart.to(dtype) * -slopes.to(dtype)[:, None, None]
+        return apart.to(slopes.dtype) * -slopes[:, None, None]
+
+    def of_distance(self, like: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """See `Bias.of_distance`."""
+        slopes = self._slopes(like)
+        return lambda head, distance: -slopes[head] * distance.abs()
+
+    def _slopes(self, like: Tensor) -> Float[Tensor, " num_heads"]:
+        dtype = angle_dtype(like.dtype)
+        if self.slopes is None:
+            return as_row(self._fixed, dtype, like=like)
+        return self.slopes.to(dtype)
 
     def fold(
         self, q: Tensor, k: Tensor, q_pos: Place, kv_pos: Place, *, scale: float

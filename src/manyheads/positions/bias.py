@@ -1,5 +1,7 @@
 """What a bias is that reads positions: one small protocol, and the distances it needs."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -65,6 +67,14 @@ class Bias(nn.Module):
         """The bias as further features of q and k, for pairs whose key is not after the query.
 
         None where there is no such form, or none that would be exact.
+        """
+        return None
+
+    def of_distance(self, like: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """The bias as a function of head and distance, where these two decide it; else None.
+
+        A kernel asks it pair by pair: the head and ``q_pos - kv_pos`` are single integers, and
+        tensors that it indexes by them may be on ``like``'s device only.
         """
         return None
 

@@ -1,5 +1,6 @@
 """A learned bias for each head and bucket of distances: fine near by, coarse far away."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -104,6 +105,16 @@ class T5Bias(Bias):
             return table[:, bucket.squeeze(1)].transpose(0, 1)
         row = table[:, self.buckets(-run_of_distances(q_pos, kv_pos, q, k))]
         return spread_distances(row, k.shape[2])[None]
+
+    def of_distance(self, like: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """See `Bias.of_distance`."""
+        far = self.max_distance
+        every = torch.arange(-far, far + 1, device=like.device)
+        by_distance = accurate(self.table).T[:, self.buckets(-every)]
+        limit = torch.full((self.num_heads,), far, device=like.device)  # from there all are alike
+        return lambda head, distance: by_distance[
+            head, torch.minimum(torch.maximum(distance, -limit[head]), limit[head]) + limit[head]
+        ]
 
     def extra_repr(self) -> str:
         return (

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from manyheads.errors import MissingExtraError, OptionError
+from manyheads.extras import install_line
 
 # CLDR's letters for the parts of a date that can be read back; a pattern with any other letter
 # (era, quarter, week of the year) is left out.
@@ -177,6 +178,6 @@ def _babel_dates() -> Any:
     except ImportError:
         raise MissingExtraError(
             "the dates task must find Babel, which holds the CLDR tables; got babel=missing. "
-            'Run: pip install "manyheads[training]".'
+            f"Run: {install_line('training')}"
         ) from None
     return babel.dates

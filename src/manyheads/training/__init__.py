@@ -1,6 +1,6 @@
 """Train a model on a task, keep it, and measure how right it is.
 
-Loading and measuring need torch alone; ``train`` needs ``pip install "manyheads[training]"``.
+Loading and measuring need torch alone; ``train`` needs the extra ``training``.
 """
 
 from manyheads.training.checkpoint import Trained, load, save

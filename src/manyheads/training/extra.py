@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from manyheads.errors import MissingExtraError
+from manyheads.extras import install_line
 
 
 def require_lightning() -> None:
@@ -16,5 +17,5 @@ def require_lightning() -> None:
     if find_spec("lightning") is None:
         raise MissingExtraError(
             "training must find Lightning, whose Trainer runs it; got lightning=missing. "
-            'Run: pip install "manyheads[training]".'
+            f"Run: {install_line('training')}"
         )

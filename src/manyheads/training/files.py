@@ -28,7 +28,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.touch()
+    rights = unfinished.stat().st_mode
     write(unfinished)
+    unfinished.chmod(rights)  # safetensors gives them to the owner alone, whatever the umask says
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())  # the bytes before the name: a power cut leaves no empty file
     os.replace(unfinished, path)

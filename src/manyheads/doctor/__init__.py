@@ -1,0 +1,31 @@
+"""Tell anyone what is wrong with their attention, and where."""
+
+from manyheads.doctor.asserts import (
+    assert_batch_invariant,
+    assert_cache_consistent,
+    assert_causal,
+    assert_isolated_documents,
+    assert_padding_invariant,
+)
+from manyheads.doctor.check import Check, Finding, Sign, Verdict
+from manyheads.doctor.checks import CHECKS
+from manyheads.doctor.examine import examine
+from manyheads.doctor.facts import CacheFacts, Facts
+from manyheads.doctor.report import Report
+
+__all__ = [
+    "CHECKS",
+    "CacheFacts",
+    "Check",
+    "Facts",
+    "Finding",
+    "Report",
+    "Sign",
+    "Verdict",
+    "assert_batch_invariant",
+    "assert_cache_consistent",
+    "assert_causal",
+    "assert_isolated_documents",
+    "assert_padding_invariant",
+    "examine",
+]

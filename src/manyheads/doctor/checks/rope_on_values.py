@@ -1,0 +1,46 @@
+"""Values that are turned by their positions."""
+
+import re
+from collections.abc import Iterator
+
+from manyheads.doctor.attentions import attentions
+from manyheads.doctor.check import Check, Sign
+from manyheads.doctor.patient import Patient
+
+SINKS = re.compile(r"sink|bias_k|zero_attn|register|null")
+
+
+def look(patient: Patient) -> Iterator[Sign]:
+    """Let all tokens be the same: whatever the weights are, the outputs are then the same too."""
+    for name, part in attentions(patient):
+        slot = part.facts.x if part.facts.context is None else part.facts.context
+        x = part.base.get(slot)
+        known = [n for n, _ in [*part.model.named_parameters(), *part.model.named_buffers()]]
+        odd = any(SINKS.search(each) for each in [*known, *vars(part.model)])
+        if odd or not part.has_tokens or x.ndim != 3 or not x.is_floating_point():
+            continue
+        if any(re.search(r"(^|\.)(pos|pe|wpe)", each) for each in known):
+            continue  # places are added to the stream, and may well be seen
+        axis = 0 if part.facts.layout == "length" else 1
+        call = part.base.put(slot, x.narrow(axis, 0, 1).expand_as(x).contiguous())
+        if part.facts.value is not None:
+            value = part.base.get(part.facts.value)
+            call = call.put(part.facts.value, value.narrow(axis, 0, 1).expand_as(value))
+        out = part.ask(call)
+        gap = part.differs(out, out[:, :1].expand_as(out), allowed=part.close)
+        if gap.any():
+            unit = "of the output depends on the place, though all tokens are the same"
+            yield Sign(name, float(gap.max()), unit, "none: all values are one value")
+
+
+CHECK = Check(
+    code="rope_on_values",
+    severity="error",
+    title="Rotary positions turn the values",
+    explanation="Rotary embedding is applied to the values too. Scores then depend on distances as "
+    "they should, but what is taken depends on where it stands.",
+    cure="Turn queries and keys only.",
+    healthy="equal tokens give equal outputs, wherever they stand",
+    source="Su et al. 2021, eq. 16 (arXiv:2104.09864)",
+    look=look,
+)

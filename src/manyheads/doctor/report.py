@@ -1,0 +1,125 @@
+"""What an examination found."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from manyheads.doctor.check import Finding, Verdict
+from manyheads.doctor.facts import Facts
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Report:
+    """Findings, causes before symptoms and errors before notes, and every check's verdict.
+
+    Args:
+        model: The class of the model.
+        facts: What was declared and inferred.
+        findings: What is wrong.
+        verdicts: What each check said.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> report = mh.doctor.examine(mh.MultiHeadAttention(16, 4), torch.randn(2, 5, 16))
+        >>> report.healthy, report.findings
+        (True, ())
+    """
+
+    model: str
+    facts: Facts
+    findings: tuple[Finding, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing was found but notes."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The code of each finding."""
+        return tuple(finding.code for finding in self.findings)
+
+    def verdict(self, code: str) -> Verdict:
+        """What one check said."""
+        return next(verdict for verdict in self.verdicts if verdict.code == code)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "model": self.model,
+            "healthy": self.healthy,
+            "facts": {name: _plain(value) for name, value in self.facts.known.items()},
+            "findings": [{**asdict(each), "evidence": each.evidence} for each in self.findings],
+            "verdicts": {
+                each.code: {"says": each.says, "reason": each.reason} for each in self.verdicts
+            },
+        }
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        lines = [self._head()]
+        for finding in self.findings:
+            lines += [
+                f"{finding.severity} {finding.code}: {finding.where}",
+                f"  measured  {finding.evidence}",
+                f"  means     {finding.explanation}",
+                f"  cure      {finding.cure}",
+            ]
+            if finding.symptoms:
+                lines.append(f"  shows as  {', '.join(finding.symptoms)}")
+            lines.append(f"  more      {finding.link}")
+        lines.append(self._tail())
+        return "\n".join(lines)
+
+    def __rich__(self) -> "RenderableType":
+        """Findings as panels, for rich's console."""
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
+
+        colours = {"error": "red", "warning": "yellow", "note": "blue"}
+        parts: list[RenderableType] = [Text(self._head(), style="bold")]
+        for finding in self.findings:
+            rows = {
+                "measured": finding.evidence,
+                "means": finding.explanation,
+                "cure": finding.cure,
+                "shows as": ", ".join(finding.symptoms),
+                "more": finding.link,
+            }
+            table = Table.grid(padding=(0, 2))
+            for name, text in rows.items():
+                if text:
+                    table.add_row(Text(name, style="dim"), Text(text))
+            title = Text(f"{finding.severity} {finding.code}: {finding.where}")
+            colour = colours[finding.severity]
+            parts.append(Panel(table, title=title, title_align="left", border_style=colour))
+        return Group(*parts, Text(self._tail(), style="dim"))
+
+    def _head(self) -> str:
+        worst = [sum(f.severity == s for f in self.findings) for s in ("error", "warning", "note")]
+        counts = ", ".join(
+            f"{count} {name}{'s' * (count > 1)}"
+            for count, name in zip(worst, ("error", "warning", "note"), strict=True)
+            if count
+        )
+        return f"{self.model}: {counts or 'nothing found'}"
+
+    def _tail(self) -> str:
+        passed = sum(each.says == "pass" for each in self.verdicts)
+        unknown = sum(each.says == "cannot tell" for each in self.verdicts)
+        known = {name: value for name, value in self.facts.known.items() if name != "cache"}
+        facts = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        return f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | None) else repr(value)

@@ -1,0 +1,115 @@
+"""The doctor at the command line: exit code 0 healthy, 1 findings, 2 could not examine."""
+
+import json
+import re
+
+import pytest
+
+from manyheads.cli import main
+from manyheads.doctor import CHECKS
+
+FILE = """
+import torch
+from torch import nn
+import manyheads as mh
+
+
+class Leaky(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, x, padding_mask=None):
+        return self.mix(x) + x.roll(-1, dims=1)
+
+
+def healthy():
+    return mh.EncoderLayer(8, 2, 16)
+
+
+def with_example():
+    return mh.MultiHeadAttention(8, 2), (torch.randn(2, 5, 8),), {"mask": mh.Causal()}
+
+
+def raises():
+    raise ValueError("no weights today")
+
+
+leaky = Leaky()
+number = 3
+example = (torch.randn(2, 6, 8),)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "models.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{}:healthy"],
+        ["{}:healthy", "--inputs", "2x7x8"],
+        ["{}:with_example"],
+        ["{}:healthy", "--inputs", "example"],
+    ],
+)
+def test_a_healthy_model_ends_with_0(file, arguments, capsys):
+    assert main(["doctor", *(each.format(file) for each in arguments)]) == 0
+    assert "nothing found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["leaky", "Leaky"])
+def test_findings_end_with_1_and_are_written_as_json_too(file, name, tmp_path, capsys):
+    out = tmp_path / "report.json"
+    arguments = ["--fact", "causal=True", "--inputs", "2x9x8", "--json", str(out)]
+    assert main(["doctor", f"{file}:{name}", *arguments]) == 1
+    printed = capsys.readouterr().out
+    assert "error future_leak" in printed
+    assert "docs/doctor.md#future_leak" in printed
+    report = json.loads(out.read_text())
+    assert report["findings"][0]["code"] == "future_leak"
+    assert report["healthy"] is False
+    assert set(report["verdicts"]) == {check.code for check in CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{}:raises"], "raised ValueError: no weights today"),
+        (["{}:nobody"], "which .*models.py does not have. It has .*healthy"),
+        (["{}:number"], "must be a torch.nn.Module or a factory of one; got number=int"),
+        (["{}"], "target must be file.py:name"),
+        (["nowhere.py:model"], "must be a file that can be run"),
+        (["{}:leaky", "--inputs", "2x9x7"], "model must answer its example input"),
+        (["{}:leaky", "--inputs", "some"], "--inputs must be a shape such as 2x13x24"),
+        (["{}:leaky", "--fact", "colour=red"], "--fact must be name=value with a name of causal"),
+        ([], "target must be file.py:name; got target=None"),
+        (["--explain", "cold"], "code must be one of .*future_leak.*; got code='cold'"),
+    ],
+)
+def test_what_cannot_be_examined_ends_with_2(file, arguments, message, capsys):
+    assert main(["doctor", *(each.format(file) for each in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert re.search(message, captured.err)
+
+
+def test_every_check_is_listed_and_can_be_explained(capsys):
+    assert main(["doctor", "--list"]) == 0
+    listed = capsys.readouterr().out
+    for check in CHECKS:
+        assert check.code in listed
+        assert main(["doctor", "--explain", check.code]) == 0
+        told = capsys.readouterr().out
+        assert check.explanation in told and check.cure in told
+
+
+def test_arguments_can_be_given_by_name(file, capsys):
+    inputs = ["--inputs", "2x9x8", "padding_mask=2x9:2"]
+    facts = ["--fact", "causal=True", "--fact", "padding=padding_mask", "--fact", "real=1"]
+    assert main(["doctor", f"{file}:leaky", *inputs, *facts]) == 1
+    assert "mask_lost" in capsys.readouterr().out

@@ -1,0 +1,224 @@
+"""Any module can be brought; none is changed; what cannot be examined is told why."""
+
+import copy
+import random
+
+import numpy
+import pytest
+import torch
+from tests.museum.exhibit import LENGTH, WIDTH, WORDS, ids, stream
+from tests.museum.masks import Shifted, style
+from tests.museum.styles import Block, Fused, Matmul, Writer
+from torch import Tensor, nn
+
+import manyheads as mh
+from manyheads.doctor import CHECKS, Facts, examine
+from manyheads.errors import ExamineError
+
+
+def leaky() -> nn.Module:
+    return style(Matmul, Shifted, causal=True)()
+
+
+def test_a_finding_names_the_disease_the_place_the_evidence_and_the_cure() -> None:
+    model = Writer(Fused(True), leaky())
+    (found,) = examine(model, ids(), facts=Facts(causal=True)).findings
+    assert found.code == "future_leak"
+    assert found.severity == "error"
+    assert found.where.startswith("layers.1.attention (ShiftedMatmul), output 0 reads input 1")
+    assert found.number > 0
+    assert found.expected == "none"
+    assert "mask" in found.cure
+    assert found.link == "docs/doctor.md#future_leak"
+
+
+def test_causes_come_before_their_symptoms() -> None:
+    class Inverted(Fused):
+        def hidden(self, q_len: int, kv_len: int) -> Tensor:
+            return torch.ones(q_len, kv_len, dtype=torch.bool).tril(-1)
+
+    report = examine(Inverted(True), stream(), facts=Facts(causal=True))
+    assert report.codes == ("mask_inverted",)
+    assert "future_leak" in report.findings[0].symptoms
+    assert report.verdict("future_leak").says == "fail"
+
+
+def test_causality_is_inferred_from_a_faulty_model_too() -> None:
+    assert examine(leaky(), stream()).codes == ("future_leak",)
+    assert examine(Fused(True), stream()).facts.causal is True
+    assert examine(Fused(), stream()).facts.causal is False
+
+
+def test_a_check_that_lacks_a_fact_says_which() -> None:
+    verdict = examine(Fused(), stream()).verdict("window_off_by_one")
+    assert verdict.says == "cannot tell"
+    assert verdict.reason.endswith("declare Facts(window=...)")
+
+
+def test_the_smallest_leak_is_seen() -> None:
+    class Whisper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = Fused(True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x) + 1e-9 * x.roll(-1, dims=1)
+
+    report = examine(Whisper(), stream(), facts=Facts(causal=True))
+    assert report.codes == ("future_leak",)
+    assert report.findings[0].number < 1e-7
+
+
+def test_examining_leaves_everything_bit_identical() -> None:
+    model = nn.Sequential(Block(Matmul(dropout=0.3), 0.1), nn.BatchNorm1d(LENGTH)).train()
+    model[0].eval()
+    calls: list[str] = []
+    model.register_forward_hook(lambda *_: calls.append("user"))
+    model(stream()).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    hooks = len(model._forward_hooks)
+    torch.manual_seed(5), random.seed(5), numpy.random.seed(5)
+    x = stream()
+    given = x.clone()
+
+    examine(model, x)
+
+    drawn = (torch.rand(1).item(), random.random(), numpy.random.rand())
+    torch.manual_seed(5), random.seed(5), numpy.random.seed(5)
+    assert drawn == (torch.rand(1).item(), random.random(), numpy.random.rand())
+    assert torch.equal(x, given)
+    assert model.training and not model[0].training
+    assert len(model._forward_hooks) == hooks
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    for weight, grad in zip(model.parameters(), grads, strict=True):
+        assert grad is None if weight.grad is None else torch.equal(weight.grad, grad)
+    assert torch.is_grad_enabled()
+
+
+def test_two_examinations_say_the_same() -> None:
+    first, second = (examine(copy.deepcopy(MODEL), stream()).to_json() for _ in range(2))
+    assert first == second
+
+
+MODEL = Block(leaky())
+
+
+class Answer(dict):  # type: ignore[type-arg]
+    pass
+
+
+class Speaks(nn.Module):
+    """Answers in the shape that it is told."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__()
+        self.shape, self.layer = shape, leaky()
+
+    def forward(self, x: Tensor) -> object:
+        out = self.layer(x)
+        return {
+            "tuple": (out, {"more": 1}),
+            "list": [out],
+            "dict": {"logits": out, "loss": None},
+            "nested": Answer(scores=torch.zeros(3, dtype=torch.long), output=out),
+            "second": ("text", out),
+        }[self.shape]
+
+
+@pytest.mark.parametrize("shape", ["tuple", "list", "dict", "nested", "second"])
+def test_outputs_of_every_shape_are_read(shape: str) -> None:
+    assert examine(Speaks(shape), stream(), facts=Facts(causal=True)).codes == ("future_leak",)
+
+
+def test_outputs_of_hugging_face_are_read() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=WORDS, n_embd=WIDTH, n_layer=1, n_head=4)
+    report = examine(transformers.GPT2LMHeadModel(config), input_ids=ids())
+    assert report.healthy and report.facts.causal is True and report.facts.out == "logits"
+
+
+def test_a_model_without_attention_is_healthy() -> None:
+    report = examine(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()), stream())
+    assert report.findings == ()
+    assert report.facts.causal is None
+
+
+def test_a_compiled_model_is_examined_as_what_was_compiled() -> None:
+    report = examine(torch.compile(leaky()), stream(), facts=Facts(causal=True))
+    assert report.model == "ShiftedMatmul"
+    assert report.codes == ("future_leak",)
+
+
+def test_shared_weights_stay_shared() -> None:
+    model = Writer(Fused(True))
+    model.head.weight = model.embed.weight
+    report = examine(model, ids(), facts=Facts(fresh=False))
+    assert report.findings == ()
+    assert model.head.weight is model.embed.weight
+
+
+def test_a_module_that_kept_a_part_of_its_last_graph_can_be_examined() -> None:
+    model = Matmul()
+    model.last = model(stream())
+    assert examine(model, stream()).healthy
+
+
+def test_a_quantised_model_is_examined_as_it_is() -> None:
+    with pytest.warns(Warning):
+        model = torch.ao.quantization.quantize_dynamic(Fused(), {nn.Linear}, dtype=torch.qint8)
+    report = examine(model, stream())
+    # Dynamic quantisation takes one scale for a whole batch, so that rows do reach one another.
+    assert report.codes[0] == "batch_mixing"
+    assert report.findings[0].where.startswith("w_q (Linear)")
+    assert report.findings[0].number < 0.05
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "message"),
+    [
+        (Fused(), (), "example input must hold a tensor .*; got nothing. The model takes x, "),
+        (Fused(), (3,), "got x=int. The model takes x, padding_mask"),
+        (Fused(), (torch.randn(5),), r"got x=float32 \(5,\)"),
+        (Fused(), (torch.randn(2, 5, 7),), "model must answer its example input; got RuntimeError"),
+        (Writer(Fused()), (torch.randn(2, 5),), "It takes input_ids, attention_mask"),
+        (nn.Embedding(4, 4), (torch.full((2, 3), 9),), "got IndexError"),
+        (torch.relu, (torch.randn(2, 3),), "model must be a torch.nn.Module; got model="),
+    ],
+)
+def test_what_cannot_be_examined_is_told_why(model, args, message) -> None:
+    with pytest.raises(ExamineError, match=message):
+        examine(model, *args)
+
+
+class OnlyIds(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(-1)
+
+
+def test_an_output_without_floats_is_refused() -> None:
+    with pytest.raises(ExamineError, match=r"must hold a tensor of floats; got output=int64"):
+        examine(OnlyIds(), stream())
+
+
+class Uncopyable(Fused):
+    def __deepcopy__(self, memo: object) -> None:
+        raise TypeError("there is only one of me")
+
+
+def test_a_model_that_cannot_be_copied_is_refused() -> None:
+    with pytest.raises(ExamineError, match=r"copy.deepcopy can copy.*there is only one of me"):
+        examine(Uncopyable(), stream())
+
+
+def test_codes_are_a_vocabulary() -> None:
+    codes = [check.code for check in CHECKS]
+    assert len(set(codes)) == len(codes)
+    assert all(code.isidentifier() and code == code.lower() for code in codes)
+    known = set(codes)
+    for check in CHECKS:
+        assert set(check.symptoms) <= known, check.code
+
+
+def test_a_layer_of_ours_is_healthy_through_the_front_door() -> None:
+    assert mh.doctor.examine(mh.MultiHeadAttention(16, 4), torch.randn(2, 5, 16)).findings == ()
