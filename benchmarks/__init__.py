@@ -1,6 +1,6 @@
 """Our speed and memory beside others': one registry, one runner, one benchmark a file."""
 
-from benchmarks import call, decode, importing, layer, memory, window
+from benchmarks import call, cliffs, decode, importing, layer, memory, window
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -11,6 +11,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         decode.DECODE,
         memory.MEMORY,
         window.WINDOW,
+        cliffs.CLIFF,
         layer.LAYER,
     )
 }

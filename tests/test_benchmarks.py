@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks import BENCHMARKS, window
+from benchmarks import BENCHMARKS, cliffs, window
 from benchmarks.__main__ import main
 from benchmarks.benchmark import Goal, Plan, every
 from benchmarks.machine import describe
@@ -108,3 +108,18 @@ def test_the_growth_of_a_window_is_read_off_its_rows() -> None:
     slow = [row(4096, 50.0), row(32768, 3200.0)]
     assert [goal.kept for goal in window.judge(slow)] == [False, None, True]
     assert [goal.kept for goal in window.judge([])] == [None, None, None]
+
+
+def test_the_cliffs_judge_what_was_promised_and_no_other_cell() -> None:
+    def row(kind: str, high: float, **more: object) -> dict[str, object]:
+        found = {"median": high, "low": high, "high": high}
+        return {"cell": kind, "kind": kind, "ours / torch": found, "memory": 0.1, **more}
+
+    rows = [row("dropout 0.1", 0.5), row("trainable bias", 0.9), row("head_dim 33", 1.2)]
+    assert [goal.kept for goal in cliffs.judge(rows)] == [True, True, None, None]
+    rows.append(row("trainable bias", 1.1, memory=0.3))
+    assert [goal.kept for goal in cliffs.judge(rows)] == [False, False, None, None]
+    packed = {"median": 0.8, "low": 0.8, "high": 0.8}
+    decoding = {"cell": "8 keys", "kind": "grouped decoding", "ours / enable_gqa": packed}
+    assert [goal.kept for goal in cliffs.judge([decoding])] == [None, None, True, None]
+    assert cliffs.draw([*rows, decoding]).axes
