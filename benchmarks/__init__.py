@@ -3,6 +3,7 @@
 from benchmarks import (
     approximations,
     call,
+    cliffs,
     decode,
     generate,
     importing,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         neighbours.NEIGHBOURS,
         patterns.PATTERNS,
         approximations.APPROXIMATIONS,
+        cliffs.CLIFF,
         layer.LAYER,
         statistics.STATISTICS,
     )

@@ -44,8 +44,9 @@ def test_what_a_bias_says_of_a_later_key_reaches_no_earlier_row(
 @pytest.mark.parametrize("number", [LOWEST, 2.0**40])
 @pytest.mark.parametrize("rows", [1, LENGTH])
 @pytest.mark.parametrize("mask", [None, mh.Causal()], ids=repr)
+@pytest.mark.parametrize("backend", ["auto", "chunked"])
 def test_rows_that_see_large_numbers_only_have_their_gradients(
-    number: float, rows: int, mask: mh.Mask | None
+    number: float, rows: int, mask: mh.Mask | None, backend: str
 ) -> None:
     bias = torch.zeros(1, 1, rows, LENGTH)
     if rows == 1:
@@ -53,7 +54,7 @@ def test_rows_that_see_large_numbers_only_have_their_gradients(
     else:
         bias[:, :, 3:40] = number
     # Numbers so large that no score beside them leaves a trace, in float64 neither.
-    found = answers(bias, mask, "auto", torch.float32)
+    found = answers(bias, mask, backend, torch.float32)
     right = answers(bias * 2.0**60 if number > 0 else bias, mask, "reference", torch.float64)
     for ours, exact in zip(found, right, strict=True):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
