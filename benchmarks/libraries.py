@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import manyheads as mh
+from manyheads.functional.block_mask import block_mask
+
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Takes q, k, v, each (batch, heads, length, head_dim), and gives an output."""
 
@@ -44,13 +47,17 @@ def _load(module: str) -> ModuleType:
 
 
 def compiled_flex(length: int, size: int) -> Attend:
-    """torch's FlexAttention, compiled, with a causal window; no gradient on the CPU."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    """torch's FlexAttention, compiled, with a causal window; no gradient on the CPU.
+
+    Its blocks come from our plan and are the same: its own way asks about every pair, in gigabytes.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (query - key < size)
 
-    blocks = create_block_mask(seen, None, None, length, length, device="cpu")
+    bound = mh.masks.bind(mh.Causal() & mh.Window(size), 1, length, length)
+    blocks = block_mask(bound, 1, 1, seen)
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda q, k, v: compiled(q, k, v, block_mask=blocks)
 

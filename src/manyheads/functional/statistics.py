@@ -1,6 +1,6 @@
 """What a call's weights are like, exactly, without ever holding them all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -256,9 +256,8 @@ class Statistics:
         return (masked_scores(part) - self._total()[:, :, rows, None]).exp_()
 
     @torch.no_grad()
-    def _by_distance(self, function: object) -> Tensor:
+    def _by_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The mean of a function of (query's position - key's position), by the weights."""
-        assert callable(function)
         total, bound = self._total(), mask_of(self.call)
         q, kv = bound.q.side(-2).position, bound.kv.side(-1).position
         mean = torch.zeros_like(total)
