@@ -60,7 +60,8 @@ def beam_search(
             texts.
         min_new_tokens: No text ends before.
         stop: Tokens that end a text, beside those with which the model itself ends one.
-        cache: A kind of cache, caches that hold what goes before, or None; see `generate`.
+        cache: A kind of cache, caches that hold what goes before, or None; see `generate`. Given
+            caches follow the search: afterwards they hold each row's beams.
 
     Raises:
         OptionError: If a number is out of range, or strings are to end a text.
