@@ -187,7 +187,7 @@ def test_the_peers_compute_what_ours_does() -> None:
         for peer, size, right in (
             (libraries.local_attention, 64, mh.attention(q, k, v, mh.Causal() & mh.Window(65))),
             (libraries.longformer, 64, mh.attention(q, k, v, mh.Window(33))),
-            (libraries.performer_causal, 0, mh.linear_attention(q, k, v, mh.Causal())),
+            (libraries.performer_sums, 0, mh.linear_attention(q, k, v, mh.Causal())),
         ):
             attend = libraries.made({"peer": peer}, 512, size).get("peer")
             if attend is None:
