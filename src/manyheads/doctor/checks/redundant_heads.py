@@ -13,9 +13,8 @@ def look(patient: Patient) -> Iterator[Sign]:
     """Find heads of one layer with the same weights, though not the only ones possible."""
     for each in observed(patient):
         weights = each.seen.weights().detach().double()
-        spread = (
-            (weights > 1e-6).sum(dim=-1).amax(dim=(0, 2))
-        )  # a head that sees one key has one way
+        # A head that sees one key has no choice, and is no copy of another such head.
+        spread = (weights > 1e-6).sum(dim=-1).amax(dim=(0, 2))
         twins = [
             (a, b)
             for b in range(weights.shape[1])

@@ -25,8 +25,8 @@ CHECK = Check(
     title="Most heads are saturated",
     explanation="Scores are so large that the softmax is all or nothing: its slope is 0, and what "
     "the heads look at can no longer be learned.",
-    cure="Look for a missing scale, weights that were drawn too large, or a learning rate that blew "
-    "them up; normalise queries and keys, or cap the scores.",
+    cure="Look for a missing scale, weights that were drawn too large, or a learning rate that "
+    "blew them up; normalise queries and keys, or cap the scores.",
     healthy="scores of a few units, weight on several keys",
     source="Zhai et al. 2023, on entropy collapse (arXiv:2303.06296)",
     look=look,

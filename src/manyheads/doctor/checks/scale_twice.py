@@ -16,8 +16,8 @@ CHECK = Check(
     code="scale_twice",
     severity="error",
     title="Scores are scaled twice",
-    explanation="Scores are divided by head_dim instead of its square root: two places scale, often a "
-    "query that is scaled before a function that scales again. Attention stays near "
+    explanation="Scores are divided by head_dim instead of its square root: two places scale, "
+    "often a query that is scaled before a function that scales again. Attention stays near "
     "uniform.",
     cure="Scale in one place. scaled_dot_product_attention scales by itself; pass scale=1.0 if "
     "queries were scaled before. If 1 / head_dim is meant, declare Facts(scale=...).",
