@@ -9,6 +9,7 @@ import torch
 from benchmarks import (
     BENCHMARKS,
     approximations,
+    cliffs,
     generate,
     keep,
     libraries,
@@ -218,3 +219,18 @@ def test_the_break_even_lies_on_the_line_between_two_lengths() -> None:
     assert approximations.break_even(rows, "lsh") == pytest.approx(4096.0)
     assert approximations.break_even(rows[:2], "lsh") is None
     assert approximations.break_even(rows[2:], "lsh") == 8192.0
+
+
+def test_the_cliffs_judge_what_was_promised_and_no_other_cell() -> None:
+    def row(kind: str, high: float, **more: object) -> dict[str, object]:
+        found = {"median": high, "low": high, "high": high}
+        return {"cell": kind, "kind": kind, "ours / torch": found, "memory": 0.1, **more}
+
+    rows = [row("dropout 0.1", 0.5), row("trainable bias", 0.9), row("head_dim 33", 1.2)]
+    assert [goal.kept for goal in cliffs.judge(rows)] == [True, True, None, None]
+    rows.append(row("trainable bias", 1.1, memory=0.3))
+    assert [goal.kept for goal in cliffs.judge(rows)] == [False, False, None, None]
+    packed = {"median": 0.8, "low": 0.8, "high": 0.8}
+    decoding = {"cell": "8 keys", "kind": "grouped decoding", "ours / enable_gqa": packed}
+    assert [goal.kept for goal in cliffs.judge([decoding])] == [None, None, True, None]
+    assert cliffs.draw([*rows, decoding]).axes
