@@ -299,20 +299,9 @@ class Statistics:
         most = max(1, SCORES // max(1, batch * heads * keys))
         return [slice(first, min(first + most, q_len)) for first in range(0, q_len, most)]
 
-<<<<<<< HEAD
-    @torch.no_grad()
-    def _by_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The mean of a function of (query's position - key's position), by the weights."""
-        total, bound = self._total(), mask_of(self.call)
-=======
-    def _window_weights(self, rows: slice, keys: Chosen) -> Tensor:
-        part = window(self.call, slice(0, self.call.q.shape[0]), rows, keys)
-        return (masked_scores(part) - self._total()[:, :, rows, None]).exp_()
-
     def _by_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The mean of a function of (query's position - key's position), by the weights."""
         bound = mask_of(self.call)
->>>>>>> lens
         q, kv = bound.q.side(-2).position, bound.kv.side(-1).position
 
         def of_pair(sequence: slice, rows: slice, keys: slice) -> Tensor:
