@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tests.museum.exhibit import HEADS, WIDTH, Exhibit, ids
+from tests.museum.exhibit import HEADS, UNKNOWN, WIDTH, Exhibit, ids, stream
 from tests.museum.layers import layer
 from tests.museum.masks import CAUSAL, style
 from tests.museum.styles import Block, Einsum, Fused, Matmul, Writer
@@ -125,6 +125,17 @@ def mute(base: Any) -> Any:
     return build
 
 
+class MaskPerHead(Fused):
+    """A mask of all pairs is copied for each head, as numbers."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, keep: Any) -> Tensor:
+        length = q.shape[2]
+        mask = torch.zeros(length, length, dtype=q.dtype).repeat(*q.shape[:2], 1, 1)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+LONG = 3000
+
 BROKEN = [
     layer("matmul", style(Matmul, Unscaled), "scale_missing"),
     layer("fused", style(Fused, Unscaled), "scale_missing"),
@@ -141,6 +152,9 @@ BROKEN = [
     layer("matmul", style(GroupedMatmul, Tiled), "gqa_order"),
     layer("matmul", loud(Matmul), "saturated"),
     layer("fused", loud(Fused), "saturated"),
+    Exhibit("matmul", Matmul, (stream(LONG, 1),), {}, UNKNOWN, "quadratic_memory"),
+    Exhibit("fused-mask-per-head", MaskPerHead, (stream(LONG, 1),), {}, UNKNOWN,
+            "quadratic_memory"),
     layer("matmul", style(Matmul, Magnet), "collapsed"),
     layer("einsum", style(Einsum, Magnet), "collapsed"),
     layer("matmul", mute(Matmul), "dead_heads"),
@@ -150,6 +164,7 @@ BROKEN = [
 ]  # fmt: skip
 
 HEALTHY = [
+    Exhibit("long-fused", Fused, (stream(LONG, 1),)),
     layer("grouped-fused", Grouped),
     layer("grouped-matmul", GroupedMatmul),
 ]  # fmt: skip

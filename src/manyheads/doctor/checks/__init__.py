@@ -29,6 +29,7 @@ from manyheads.doctor.checks import (
     nondeterministic_eval,
     padding_leak,
     position_offset_cache,
+    quadratic_memory,
     redundant_heads,
     rope_on_values,
     saturated,
@@ -85,5 +86,6 @@ CHECKS: tuple[Check, ...] = (
     empty_row_mean.CHECK,
     half_overflow.CHECK,
     init_loss.CHECK,
+    quadratic_memory.CHECK,
 )
 """In the order in which they are made and told."""
