@@ -8,7 +8,7 @@ from torch import Tensor
 
 import manyheads as mh
 from manyheads.errors import BackendError
-from manyheads.functional import Auto, pieces
+from manyheads.functional import Auto, cut
 from manyheads.functional.cost import peak_bytes
 from manyheads.laws import check_backend
 from manyheads.positions import ALiBi, ShawBias, T5Bias, TransformerXLBias
@@ -16,8 +16,8 @@ from manyheads.positions import ALiBi, ShawBias, T5Bias, TransformerXLBias
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "BLOCK", 5)
-    monkeypatch.setattr(pieces, "PAIRS", 40)
+    monkeypatch.setattr(cut, "BLOCK", 5)
+    monkeypatch.setattr(cut, "PAIRS", 40)
 
 
 @pytest.mark.usefixtures("_small")
@@ -30,8 +30,8 @@ def test_small_pieces_keep_every_law() -> None:
 def test_pieces_of_any_size_keep_every_law(
     block: int, pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "BLOCK", block)
-    monkeypatch.setattr(pieces, "PAIRS", pairs)
+    monkeypatch.setattr(cut, "BLOCK", block)
+    monkeypatch.setattr(cut, "PAIRS", pairs)
     check_backend("chunked")
 
 
@@ -225,7 +225,7 @@ def test_its_measured_memory_grows_with_the_length_not_its_square(kind: str) -> 
 
 
 def test_compiled_and_mapped_calls_fall_to_the_reference() -> None:
-    q = torch.randn(1, 2, 130, 4)
+    q = torch.randn(1, 1, 520, 4)
     compiled = torch.compile(
         lambda q: mh.attention(q, q, q, softcap=3.0), backend="eager", fullgraph=True
     )

@@ -173,3 +173,11 @@ def test_masks_made_inside_compiled_code_take_sizes_that_change() -> None:
         with pytest.warns(mh.errors.MaskWarning):
             right = call(q, size)
         torch.testing.assert_close(compiled(q, size), right)
+
+
+def test_grouped_heads_compile_for_any_shape() -> None:
+    compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="eager")
+    for length in (5, 9):
+        q, k = torch.randn(2, 4, length, 8), torch.randn(2, 2, length, 8)
+        expected = attention(q, k, k, mh.Causal())
+        torch.testing.assert_close(compiled(q, k, k, mh.Causal()), expected)

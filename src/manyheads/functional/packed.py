@@ -135,7 +135,8 @@ def _attend(
         kv_longest,
         scale=scale,
         window_size=window,
-        enable_gqa=q.shape[1] != k.shape[1],
+        # A bool also where shapes are symbols, in code compiled for any of them.
+        enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
     )
     assert isinstance(output, Tensor)
     return output

@@ -1,6 +1,6 @@
 """What a call's weights are like, exactly, without ever holding them all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,13 +10,13 @@ from torch import Tensor
 from manyheads.errors import DeviceError, OptionError, ShapeError
 from manyheads.functional.call import Call, prepare
 from manyheads.functional.choose import choose
+from manyheads.functional.paired import paired_scores
 from manyheads.functional.pieces import SCORES, mask_of, pieces
 from manyheads.functional.pooled import How, pool
 from manyheads.functional.reference import masked_scores, softmax_scores
 from manyheads.functional.rows import Rows, rows_of
 from manyheads.functional.window import window
 from manyheads.masks import Bound, Mask
-from manyheads.masks.cut import Chosen
 from manyheads.positions import Bias
 from manyheads.shapes import Positions, check_count
 
@@ -149,7 +149,8 @@ class Statistics:
         few = met.nonzero()[:, 0]
         if 8 * len(few) <= len(met):
             for rows in self._row_blocks(len(few)):
-                weights = self._window_weights(rows, few)
+                scores = masked_scores(window(self.call, slice(0, len(total)), rows, few))
+                weights = (scores - total[:, :, rows, None]).exp_()
                 mass[:, :, rows] = weights @ columns[:, None, few]
         else:
             for piece in pieces(self.call):
@@ -166,16 +167,43 @@ class Statistics:
         scores is needed where positions are runs.
         """
         bound = mask_of(self.call)
-        if not (bound.q.is_run and bound.kv.is_run):
+        q_first, kv_first = bound.q.position, bound.kv.position
+        if isinstance(q_first, Tensor) or isinstance(kv_first, Tensor):
             return self._by_distance(lambda distance: distance == tokens)
         total = self._total()
         mass = torch.zeros_like(total)
-        shift = bound.q.position - bound.kv.position - tokens
+        shift = q_first - kv_first - tokens
         first, last = max(0, -shift), min(bound.q.length, bound.kv.length - shift)
-        for start in range(first, last, 64):
-            rows = slice(start, min(start + 64, last))
-            weights = self._window_weights(rows, slice(rows.start + shift, rows.stop + shift))
-            mass[:, :, rows] = weights.diagonal(dim1=2, dim2=3)
+        if first < last:
+            rows = slice(first, last)
+            scores = paired_scores(self.call, rows, shift)
+            mass[:, :, rows] = (scores - total[:, :, rows]).exp()
+        return mass
+
+    @torch.no_grad()
+    def mass_of(self, pairs: Callable[[slice, slice, slice], Tensor]) -> PerRow:
+        """How much of its weight each query gives to pairs of a kind: same token, same speaker.
+
+        Args:
+            pairs: Is handed some sequences, some queries and some keys, and says of each pair
+                (sequences or 1, heads or 1, queries, keys) whether it is of the kind, or by what
+                number its weight is multiplied.
+
+        Example:
+            >>> import torch, manyheads as mh
+            >>> q = k = v = torch.zeros(1, 1, 4, 8)
+            >>> ids = torch.tensor([3, 5, 3, 3])
+            >>> mh.statistics(q, k, v).mass_of(
+            ...     lambda sequence, rows, keys: (ids[rows, None] == ids[keys])[None, None]
+            ... )
+            tensor([[[0.7500, 0.2500, 0.7500, 0.7500]]])
+        """
+        total = self._total()
+        mass = torch.zeros_like(total)
+        for piece in pieces(self.call):
+            weights = (piece.scores - total[piece.at][..., None]).exp_()
+            of_pair = pairs(piece.sequence, piece.rows, piece.keys).to(weights.dtype)
+            mass[piece.at] += weights.mul_(of_pair).sum(dim=-1)
         return mass
 
     def distance(self) -> PerRow:
@@ -185,13 +213,33 @@ class Statistics:
     @torch.no_grad()
     def received(self) -> Float[Tensor, "batch num_heads kv_len"]:
         """How much weight each key receives from all queries together."""
+        batch, _, q_len, _ = self.call.q.shape
+        return self.carried(self.call.q.new_ones(batch, 1, q_len))[:, :, 0]
+
+    @torch.no_grad()
+    def carried(
+        self, amounts: Float[Tensor, "batch rows q_len"]
+    ) -> Float[Tensor, "batch num_heads rows kv_len"]:
+        """Where amounts that stand at the queries go, if each spreads its own by its weights.
+
+        Args:
+            amounts: Some rows of numbers, one for each query; ones give what is `received`.
+
+        Example:
+            >>> import torch, manyheads as mh
+            >>> q = k = v = torch.zeros(1, 1, 2, 8)
+            >>> mh.statistics(q, k, v, mh.Causal()).carried(torch.tensor([[[0.0, 1.0]]]))
+            tensor([[[[0.5000, 0.5000]]]])
+        """
         total = self._total()
         batch, heads, _ = total.shape
-        received = total.new_zeros(batch, heads, self.call.k.shape[2])
+        carried = total.new_zeros(batch, heads, amounts.shape[1], self.call.k.shape[2])
+        amounts = amounts[:, None].to(total)
         for piece in pieces(self.call):
             weights = (piece.scores - total[piece.at][..., None]).exp_()
-            received[piece.sequence, piece.heads, piece.keys] += weights.sum(dim=2)
-        return received
+            moved = amounts[piece.sequence, :, :, piece.rows] @ weights
+            carried[piece.sequence, piece.heads, :, piece.keys] += moved
+        return carried
 
     @torch.no_grad()
     def pooled(
@@ -251,24 +299,15 @@ class Statistics:
         most = max(1, SCORES // max(1, batch * heads * keys))
         return [slice(first, min(first + most, q_len)) for first in range(0, q_len, most)]
 
-    def _window_weights(self, rows: slice, keys: Chosen) -> Tensor:
-        part = window(self.call, slice(0, self.call.q.shape[0]), rows, keys)
-        return (masked_scores(part) - self._total()[:, :, rows, None]).exp_()
-
-    @torch.no_grad()
-    def _by_distance(self, function: object) -> Tensor:
+    def _by_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The mean of a function of (query's position - key's position), by the weights."""
-        assert callable(function)
-        total, bound = self._total(), mask_of(self.call)
+        bound = mask_of(self.call)
         q, kv = bound.q.side(-2).position, bound.kv.side(-1).position
-        mean = torch.zeros_like(total)
-        for piece in pieces(self.call):
-            weights = (piece.scores - total[piece.at][..., None]).exp_()
-            here = _of(q, piece.sequence)[:, :, piece.rows]
-            there = _of(kv, piece.sequence)[..., piece.keys]
-            of_pair = function(here - there).to(weights.dtype)
-            mean[piece.at] += weights.mul_(of_pair).sum(dim=-1)
-        return mean
+
+        def of_pair(sequence: slice, rows: slice, keys: slice) -> Tensor:
+            return function(_of(q, sequence)[:, :, rows] - _of(kv, sequence)[..., keys])
+
+        return self.mass_of(of_pair)
 
     def _columns(self, keys: Tensor) -> Tensor:
         """Sets of keys as numbers (batch or 1, kv_len, sets)."""

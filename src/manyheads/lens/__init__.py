@@ -1,22 +1,49 @@
 """See what the heads do.
 
-Today: the pictures. Matplotlib is loaded when the first one is drawn, not before.
+Matplotlib is loaded when the first picture is drawn, not before.
 """
 
 from manyheads.lens.costs import draw_comparison
+from manyheads.lens.flow import flow
+from manyheads.lens.given import of_weights, uniform
 from manyheads.lens.grid import draw_heads
 from manyheads.lens.heatmap import draw_heatmap
 from manyheads.lens.masks import draw_masks
+from manyheads.lens.matches import duplicate_token_score, induction_score
+from manyheads.lens.norms import value_norms, weighted_norms
 from manyheads.lens.pieces import merge_labels, merge_weights
-from manyheads.lens.summary import HeadSummary, summarize_heads
+from manyheads.lens.places import offset_score, previous_token_score, sink_mass
+from manyheads.lens.redundancy import redundancy
+from manyheads.lens.relations import offset_share, relation_share
+from manyheads.lens.rollout import rollout
+from manyheads.lens.spread import coverage, effective_keys, mean_distance
+from manyheads.lens.summary import HeadSummary, summarize_heads, summarize_layer
 
 __all__ = [
     "HeadSummary",
+    "coverage",
     "draw_comparison",
     "draw_heads",
     "draw_heatmap",
     "draw_masks",
+    "duplicate_token_score",
+    "effective_keys",
+    "flow",
+    "induction_score",
+    "mean_distance",
     "merge_labels",
     "merge_weights",
+    "of_weights",
+    "offset_score",
+    "offset_share",
+    "previous_token_score",
+    "redundancy",
+    "relation_share",
+    "rollout",
+    "sink_mass",
     "summarize_heads",
+    "summarize_layer",
+    "uniform",
+    "value_norms",
+    "weighted_norms",
 ]

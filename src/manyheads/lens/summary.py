@@ -1,14 +1,37 @@
-"""What a head does, in a few numbers."""
+"""What a head does, in a few numbers and in a word."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.functional import Statistics
+from manyheads.lens.average import over_queries
+from manyheads.lens.given import of_weights, uniform
 from manyheads.lens.maps import Map, check_values, check_weights
+from manyheads.lens.matches import duplicate_token_score, induction_score
+from manyheads.lens.places import offset_score, sink_mass
+from manyheads.lens.spread import effective_keys, mean_distance
+from manyheads.probe import AttentionCall
+
+Measure = Literal[
+    "effective_keys", "peak", "distance", "previous", "next", "itself", "first", "duplicate",
+    "induction",
+]  # fmt: skip
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+NAMES = {
+    "induction": "what followed last time",
+    "duplicate": "same token before",
+    "previous": "previous token",
+    "next": "next token",
+    "itself": "itself",
+    "first": "first token",
+}
+"""What a head is said to look at, by the mass that tells it."""
+
+_ENOUGH, _EVEN, _NEAR = 0.4, 0.98, 0.35
 
 
 @dataclass(frozen=True)
@@ -18,61 +41,151 @@ class HeadSummary:
     Args:
         layer: The name of its layer.
         head: Its number.
-        effective_keys: The exponential of a row's entropy, in keys: 1 looks at one key, n spreads
-            evenly over n.
+        effective_keys: The exponential of the mean entropy of rows, in keys: 1 looks at one key, n
+            spreads evenly over n.
         peak: The largest weight of a row, 0 to 1.
-        strongest: For each query the key with the largest weight; -1 if it sees nobody.
+        distance: How far away it looks, in tokens.
+        previous: The weight on the token before, 0 to 1.
+        next: On the token behind.
+        itself: On the query's own token.
+        first: On the first token, where attention sinks stand.
+        duplicate: On earlier copies of the query's token; None if tokens are not known.
+        induction: On what followed those copies; None likewise.
+        strongest: For each query of the first sequence the key with the largest weight; -1 if it
+            sees nobody.
+        does: What it looks at, in words: that of the masses above which is farthest above chance,
+            if it is at least 0.4 of the way from chance to certainty; else "evenly", "nearby", or
+            "mixed".
     """
 
     layer: str
     head: int
     effective_keys: float
     peak: float
+    distance: float
+    previous: float
+    next: float
+    itself: float
+    first: float
+    duplicate: float | None
+    induction: float | None
     strongest: tuple[int, ...]
+    does: str
 
 
 def summarize_heads(
-    weights: Mapping[str, Float[Tensor, "_heads _q_len _kv_len"]],
+    weights: Mapping[str, Float[Tensor, "_heads _q_len _kv_len"]] | Sequence[AttentionCall],
+    tokens: Int[Tensor, "*batch kv_len"] | None = None,
 ) -> list[HeadSummary]:
     """Sum up each head by itself; an average over heads would say nothing of any of them.
 
     Args:
-        weights: By the name of a layer; one sample, after the softmax.
+        weights: What `probe.watch` saw, at any length; or written-out weights by the name of a
+            layer, of one sample, after the softmax.
+        tokens: The ids of the text's tokens, for self-attention: heads that look for copies are
+            told by them.
 
     Returns:
         One summary a head, in the order of layers and heads. A head none of whose queries sees
-        anybody has 0 effective keys and peak 0.
+        anybody has 0 everywhere.
 
     Raises:
-        ShapeError: If a rank is not 3, or something is empty.
+        ShapeError: If a rank is not 3, something is empty, or the tokens are not one a key.
         OptionError: If weights are not finite or not between 0 and 1.
 
     Example:
+        >>> import torch
         >>> sharp, flat = torch.eye(4), torch.full((4, 4), 0.25)
         >>> one, other = summarize_heads({"layer": torch.stack([sharp, flat])})
         >>> one.effective_keys, other.effective_keys, one.strongest
         (1.0, 4.0, (0, 1, 2, 3))
+        >>> one.does, other.does
+        ('itself', 'evenly')
     """
-    summaries = []
-    for layer, array in check_weights(weights).items():
-        check_values([Map(layer, head, each) for head, each in enumerate(array)], "unit")
-        summaries += [
-            _summarize(layer, head, torch.from_numpy(each).double())
-            for head, each in enumerate(array)
-        ]
-    return summaries
+    if isinstance(weights, Sequence):
+        named: list[tuple[str, Statistics]] = [(call.where, call) for call in weights]
+    else:
+        named = []
+        for layer, array in check_weights(weights).items():
+            check_values([Map(layer, head, each) for head, each in enumerate(array)], "unit")
+            named.append((layer, of_weights(weights[layer].detach().double().cpu()[None])))
+    return [each for layer, call in named for each in summarize_layer(layer, call, tokens)]
 
 
-def _summarize(layer: str, head: int, weights: Tensor) -> HeadSummary:
-    seen = weights.sum(dim=-1) > 0
-    if not seen.any():
-        return HeadSummary(layer, head, 0.0, 0.0, (-1,) * len(weights))
-    entropy = torch.special.entr(weights[seen]).sum(dim=-1).mean()
-    strongest = torch.where(seen, weights.argmax(dim=-1), -1)
-    return HeadSummary(
-        layer,
-        head,
-        effective_keys=math.exp(entropy),
-        peak=float(weights[seen].amax(dim=-1).mean()),
-        strongest=tuple(strongest.tolist()),
-    )
+def summarize_layer(
+    layer: str, call: Statistics, tokens: Int[Tensor, "*batch kv_len"] | None = None
+) -> list[HeadSummary]:
+    """Sum up the heads of one call, at once while it is watched.
+
+    Args:
+        layer: Its name.
+        call: The call.
+        tokens: The ids of its keys' tokens, if it is self-attention.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> model = mh.MultiHeadAttention(16, 2).eval()
+        >>> with mh.probe.watch(
+        ...     model, each=lambda call: mh.lens.summarize_layer(call.where, call)
+        ... ) as found:
+        ...     _ = model(torch.randn(1, 9, 16))
+        >>> len(found[0])
+        2
+    """
+    peak = call.peak()
+    numbers = {
+        "effective_keys": effective_keys(call),
+        "peak": over_queries(call, peak.weight),
+        "distance": mean_distance(call),
+        **_masses(call, tokens),
+    }
+    even = uniform(call)
+    chance = {
+        "effective_keys": effective_keys(even),
+        "distance": mean_distance(even),
+        **_masses(even, tokens),
+    }
+    of_heads = _by_head(numbers)
+    return [
+        HeadSummary(
+            layer,
+            head,
+            **{name: own.get(name) for name in MEASURES},  # type: ignore[arg-type]
+            strongest=tuple(peak.key[0, head].tolist()),
+            does=_does(own, by_chance),
+        )
+        for head, (own, by_chance) in enumerate(zip(of_heads, _by_head(chance), strict=True))
+    ]
+
+
+def _masses(call: Statistics, tokens: Tensor | None) -> dict[str, Tensor]:
+    masses = {
+        "previous": offset_score(call, 1),
+        "next": offset_score(call, -1),
+        "itself": offset_score(call, 0),
+        "first": sink_mass(call),
+    }
+    if tokens is not None:
+        masses["duplicate"] = duplicate_token_score(call, tokens)
+        masses["induction"] = induction_score(call, tokens)
+    return masses
+
+
+def _by_head(numbers: dict[str, Tensor]) -> list[dict[str, float]]:
+    """Numbers (batch, heads) as one record a head, averaged over the sequences."""
+    heads = {name: of_heads.double().mean(dim=0).tolist() for name, of_heads in numbers.items()}
+    return [dict(zip(heads, each, strict=True)) for each in zip(*heads.values(), strict=True)]
+
+
+def _does(own: dict[str, float], chance: dict[str, float]) -> str:
+    above = {
+        name: (own[name] - chance[name]) / (1 - chance[name])
+        for name in NAMES
+        if chance.get(name, 1.0) < 1.0
+    }
+    best = max(above, key=above.__getitem__, default=None)
+    if best is not None and above[best] >= _ENOUGH:
+        return NAMES[best]
+    if own["effective_keys"] >= _EVEN * chance["effective_keys"]:
+        return "evenly"
+    return "nearby" if own["distance"] <= _NEAR * chance["distance"] else "mixed"

@@ -1,0 +1,110 @@
+"""Heads that look for a token again: at its earlier copy, or at what followed it."""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from manyheads.errors import ShapeError
+from manyheads.functional import Statistics
+from manyheads.lens.average import PerHead, over_queries, positions
+
+_CELLS = 2**22
+
+
+def duplicate_token_score(call: Statistics, tokens: Int[Tensor, "*batch kv_len"]) -> PerHead:
+    """How much weight a query gives to earlier copies of its own token, on average.
+
+    From 0 to 1; a uniform head has the mean share of copies among the keys that a query sees.
+    Queries without an earlier copy do not count.
+
+    Args:
+        call: Of self-attention.
+        tokens: The keys' tokens, (kv_len,) or (batch, kv_len).
+
+    Raises:
+        ShapeError: If they are not one a key.
+
+    Source:
+        Wang et al. 2022 (arXiv:2211.00593), duplicate-token heads.
+
+    Example:
+        >>> import manyheads as mh
+        >>> q = k = v = torch.zeros(1, 1, 4, 8)
+        >>> duplicate_token_score(mh.statistics(q, k, v), torch.tensor([7, 8, 7, 8]))
+        tensor([[0.2500]])
+    """
+    return _score(call, tokens, behind=0)
+
+
+def induction_score(call: Statistics, tokens: Int[Tensor, "*batch kv_len"]) -> PerHead:
+    """How much weight a query gives to what followed earlier copies of its token, on average.
+
+    From 0 to 1; a uniform head has the mean share of such keys among those that a query sees.
+    Queries without one do not count. On a random text that is written twice the score is that of
+    the paper; on any text it is the share of what a head could look up.
+
+    Args:
+        call: Of self-attention.
+        tokens: The keys' tokens, (kv_len,) or (batch, kv_len).
+
+    Raises:
+        ShapeError: If they are not one a key.
+
+    Source:
+        Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022
+        (arXiv:2209.11895).
+
+    Example:
+        >>> import manyheads as mh
+        >>> q = k = v = torch.zeros(1, 1, 4, 8)
+        >>> induction_score(mh.statistics(q, k, v), torch.tensor([7, 8, 7, 8]))
+        tensor([[0.2500]])
+    """
+    return _score(call, tokens, behind=1)
+
+
+def _score(call: Statistics, tokens: Tensor, behind: int) -> PerHead:
+    """The mass on earlier keys before which, by so many tokens, stands the query's token."""
+    q, kv = positions(call)
+    if tokens.ndim not in (1, 2) or tokens.shape[-1] != kv.shape[-1]:
+        raise ShapeError(
+            f"tokens must be (kv_len,) or (batch, kv_len), with kv_len={kv.shape[-1]}; got shape "
+            f"{tuple(tokens.shape)}. Give the id of each key's token."
+        )
+    tokens = (tokens if tokens.ndim == 2 else tokens[None]).to(kv.device)
+    queries = _at(tokens, kv, q)
+    keys = _at(tokens, kv, kv - behind)
+
+    def pairs(sequence: slice, rows: slice, columns: slice) -> Tensor:
+        own, there = _of(queries, sequence)[:, rows], _of(keys, sequence)[:, columns]
+        earlier = _of(q, sequence)[:, rows, None] > _of(kv, sequence)[:, None, columns]
+        same = (own[:, :, None] == there[:, None]) & (there >= 0)[:, None]
+        return (same & earlier)[:, None]
+
+    has = _any(pairs, max(len(queries), len(keys)), q.shape[-1], kv.shape[-1])
+    return over_queries(call, call.mass_of(pairs), has)
+
+
+def _at(tokens: Tensor, places: Tensor, wanted: Tensor) -> Tensor:
+    """The tokens at some positions; -1 where there is none."""
+    rows = max(len(tokens), len(places), len(wanted))
+    tokens, places, wanted = (x.expand(rows, -1).contiguous() for x in (tokens, places, wanted))
+    ordered, order = places.sort(dim=-1)
+    found = torch.searchsorted(ordered, wanted).clamp(max=places.shape[-1] - 1)
+    there = ordered.gather(-1, found) == wanted
+    return tokens.gather(-1, order.gather(-1, found)).where(there, -1)
+
+
+def _of(x: Tensor, sequence: slice) -> Tensor:
+    return x if x.shape[0] == 1 else x[sequence]
+
+
+def _any(pairs: object, batch: int, q_len: int, kv_len: int) -> Bool[Tensor, "batch q_len"]:
+    """Which queries have a pair."""
+    assert callable(pairs)
+    step = max(1, _CELLS // max(1, batch * kv_len))
+    found = [
+        pairs(slice(0, batch), slice(first, min(first + step, q_len)), slice(0, kv_len))
+        for first in range(0, q_len, step)
+    ]
+    return torch.cat([each.any(dim=-1)[:, 0] for each in found], dim=1)

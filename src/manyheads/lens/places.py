@@ -1,0 +1,69 @@
+"""Heads that look at a place: the token before, the first token, the token itself."""
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from manyheads.functional import Statistics
+from manyheads.lens.average import PerHead, over_queries, positions
+
+
+def offset_score(call: Statistics, behind: int) -> PerHead:
+    """How much weight a query gives to the key so many tokens behind it, on average.
+
+    From 0 to 1; a uniform head has the mean of one over the keys that a query sees. Queries before
+    which there is no such token do not count.
+
+    Args:
+        call: The call.
+        behind: 1 for the previous token, 0 for the query's own, -1 for the next one.
+
+    Source:
+        Voita et al. 2019 (arXiv:1905.09418), positional heads; Olsson et al. 2022
+        (arXiv:2209.11895), previous-token heads.
+
+    Example:
+        >>> import torch
+        >>> from manyheads.lens import of_weights
+        >>> shifted = torch.eye(4).roll(1, dims=0).tril()
+        >>> offset_score(of_weights(shifted[None, None]), behind=1)
+        tensor([[1.]])
+    """
+    q, kv = positions(call)
+    there = q - behind
+    has = (there >= kv.amin(dim=-1, keepdim=True)) & (there <= kv.amax(dim=-1, keepdim=True))
+    return over_queries(call, call.mass_behind(behind), has)
+
+
+def previous_token_score(call: Statistics) -> PerHead:
+    """How much weight a query gives to the token before it: `offset_score` with 1."""
+    return offset_score(call, 1)
+
+
+def sink_mass(call: Statistics, keys: Bool[Tensor, "*batch kv_len"] | None = None) -> PerHead:
+    """How much weight a query gives to sinks, on average.
+
+    From 0 to 1; a uniform head has the mean share of sinks among the keys that a query sees. The
+    sinks themselves do not count as queries. What a learned sink logit takes is not part of it.
+
+    Args:
+        call: The call.
+        keys: Which keys are sinks, (kv_len,) or (batch, kv_len): "[SEP]", commas; None for the
+            first one.
+
+    Source:
+        Xiao et al. 2023 (arXiv:2309.17453); Clark et al. 2019 (arXiv:1906.04341), section 3.2.
+
+    Example:
+        >>> import manyheads as mh, torch
+        >>> q = k = v = torch.zeros(1, 1, 4, 8)
+        >>> sink_mass(mh.statistics(q, k, v))
+        tensor([[0.2500]])
+    """
+    q, kv = positions(call)
+    if keys is None:
+        keys = kv == kv.amin(dim=-1, keepdim=True)
+    keys = keys.to(kv.device)
+    sinks = keys if keys.ndim == 2 else keys[None]
+    # A query is a sink where its position is that of one.
+    is_sink = ((q[:, :, None] == kv[:, None]) & sinks[:, None]).any(dim=-1)
+    return over_queries(call, call.mass(keys if keys.shape[0] > 1 else keys[0]), ~is_sink)
