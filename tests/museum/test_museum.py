@@ -59,8 +59,10 @@ def shown(exhibits: list[Exhibit]) -> list[object]:
 
 
 def examined(exhibit: Exhibit) -> Report:
-    if exhibit.name.startswith("x-transformers"):
-        pytest.importorskip("x_transformers", reason="its own requirements are not all installed")
+    for name in ("x-transformers", "local-attention"):
+        if exhibit.name.startswith(name):
+            reason = f"until {name} and all that it requires can be imported"
+            pytest.importorskip(name.replace("-", "_"), reason=reason)
     torch.manual_seed(0)
     return examine(exhibit.build(), *exhibit.args, facts=exhibit.facts, **exhibit.kwargs)
 
