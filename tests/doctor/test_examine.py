@@ -273,3 +273,16 @@ def test_a_target_without_a_source_is_not_taken_for_the_stream() -> None:
     report = examine(WithLoss(Fused(True)), ids(), ids())
     assert report.facts.x == "x"
     assert report.healthy, str(report)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_short_examples_raise_no_false_alarm(length: int, batch: int) -> None:
+    x = stream(length, batch)
+    layer = mh.MultiHeadAttention(WIDTH, 4)
+    torchs = nn.TransformerEncoderLayer(WIDTH, 4, 32)
+    for model, args in ((Fused(True), (x,)), (layer, (x, stream(3, batch))), (torchs, (x,))):
+        report = examine(model, *args)
+        assert report.healthy, str(report)
+        raised = [verdict for verdict in report.verdicts if "the model raised" in verdict.reason]
+        assert raised == []
