@@ -8,11 +8,13 @@ from manyheads.lens.flow import flow
 from manyheads.lens.given import of_weights, uniform
 from manyheads.lens.grid import draw_heads
 from manyheads.lens.heatmap import draw_heatmap
+from manyheads.lens.html import write_page
 from manyheads.lens.masks import draw_masks
 from manyheads.lens.matches import duplicate_token_score, induction_score
 from manyheads.lens.norms import value_norms, weighted_norms
 from manyheads.lens.pieces import merge_labels, merge_weights
 from manyheads.lens.places import offset_score, previous_token_score, sink_mass
+from manyheads.lens.portrait import Portrait, portray
 from manyheads.lens.redundancy import redundancy
 from manyheads.lens.relations import offset_share, relation_share
 from manyheads.lens.rollout import rollout
@@ -21,6 +23,7 @@ from manyheads.lens.summary import HeadSummary, summarize_heads, summarize_layer
 
 __all__ = [
     "HeadSummary",
+    "Portrait",
     "coverage",
     "draw_comparison",
     "draw_heads",
@@ -36,6 +39,7 @@ __all__ = [
     "of_weights",
     "offset_score",
     "offset_share",
+    "portray",
     "previous_token_score",
     "redundancy",
     "relation_share",
@@ -46,4 +50,5 @@ __all__ = [
     "uniform",
     "value_norms",
     "weighted_norms",
+    "write_page",
 ]
