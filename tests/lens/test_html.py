@@ -186,7 +186,9 @@ def test_chromium_shows_the_number_of_the_query_in_the_address(tmp_path):
     said = re.search(r'id="readout"[^>]*>([^<]*)', dom)
     assert said is not None
     assert f"query 7 “注意力” → key {best}" in said[1]
-    assert float(re.findall(r": (\d\.\d+)", said[1])[0]) == pytest.approx(weights[best], abs=1e-4)
+    assert float(re.findall(r": (\d\.\d+)", said[1])[0]) == pytest.approx(
+        float(weights[best]), abs=1e-4
+    )
 
 
 @needs_chromium
