@@ -3,6 +3,7 @@
 from benchmarks import (
     approximations,
     call,
+    cliffs,
     decode,
     generate,
     importing,
@@ -12,6 +13,7 @@ from benchmarks import (
     neighbours,
     packed,
     patterns,
+    statistics,
     window,
 )
 from benchmarks.benchmark import Benchmark
@@ -30,7 +32,9 @@ BENCHMARKS: dict[str, Benchmark] = {
         neighbours.NEIGHBOURS,
         patterns.PATTERNS,
         approximations.APPROXIMATIONS,
+        cliffs.CLIFF,
         layer.LAYER,
+        statistics.STATISTICS,
     )
 }
 """Every benchmark by its name, the quick ones first."""

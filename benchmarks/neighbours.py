@@ -30,7 +30,8 @@ def measure(plan: Plan) -> Iterator[Row]:
             if f"{length} {name}" not in plan.done:
                 # torch's FlexAttention has no gradient on the CPU.
                 asked = {peer: PEERS[peer] for peer in FASTER[name]}
-                yield _cell(length, name, asked, plan.choose(quick=1, usual=5), training=training)
+                rounds = plan.choose(quick=1, usual=5 if length < LENGTHS[-1] else 3)
+                yield _cell(length, name, asked, rounds, training=training)
 
 
 def _cell(length: int, name: str, asked: dict[str, Peer], rounds: int, *, training: bool) -> Row:

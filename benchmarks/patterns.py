@@ -27,7 +27,6 @@ def patterns(length: int) -> dict[str, mh.Mask]:
         "bigbird": bigbird,
         "causal bigbird": mh.Causal() & bigbird,
         "dyadic": mh.Causal() & mh.Dyadic(),
-        "strided": mh.Causal() & mh.Strided(128),
     }
 
 

@@ -26,7 +26,9 @@ ORDER = [
     "cache",
     "models",
     "laws",
+    "probe",
     "lens",
+    "doctor",
     "tasks",
     "training",
     "cli",
@@ -54,6 +56,8 @@ def lines() -> Iterator[str]:
         yield f"  {folder.name + '/':<22}{summary(folder / '__init__.py')}"
         for path in sorted(folder.glob("[!_]*.py")):
             yield f"    {path.name:<20}{summary(path)}"
+        for path in sorted(folder.glob("[!_]*/__init__.py")):
+            yield f"    {path.parent.name + '/':<20}{summary(path)}"
     for path in sorted(SOURCE.glob("[!_]*.py")):
         yield f"  {path.name:<22}{summary(path)}"
 

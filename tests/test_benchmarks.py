@@ -9,6 +9,7 @@ import torch
 from benchmarks import (
     BENCHMARKS,
     approximations,
+    cliffs,
     generate,
     keep,
     libraries,
@@ -186,7 +187,7 @@ def test_the_peers_compute_what_ours_does() -> None:
         for peer, size, right in (
             (libraries.local_attention, 64, mh.attention(q, k, v, mh.Causal() & mh.Window(65))),
             (libraries.longformer, 64, mh.attention(q, k, v, mh.Window(33))),
-            (libraries.performer_causal, 0, mh.linear_attention(q, k, v, mh.Causal())),
+            (libraries.performer_sums, 0, mh.linear_attention(q, k, v, mh.Causal())),
         ):
             attend = libraries.made({"peer": peer}, 512, size).get("peer")
             if attend is None:
@@ -218,3 +219,18 @@ def test_the_break_even_lies_on_the_line_between_two_lengths() -> None:
     assert approximations.break_even(rows, "lsh") == pytest.approx(4096.0)
     assert approximations.break_even(rows[:2], "lsh") is None
     assert approximations.break_even(rows[2:], "lsh") == 8192.0
+
+
+def test_the_cliffs_judge_what_was_promised_and_no_other_cell() -> None:
+    def row(kind: str, high: float, **more: object) -> dict[str, object]:
+        found = {"median": high, "low": high, "high": high}
+        return {"cell": kind, "kind": kind, "ours / torch": found, "memory": 0.1, **more}
+
+    rows = [row("dropout 0.1", 0.5), row("trainable bias", 0.9), row("head_dim 33", 1.2)]
+    assert [goal.kept for goal in cliffs.judge(rows)] == [True, True, None, None]
+    rows.append(row("trainable bias", 1.1, memory=0.3))
+    assert [goal.kept for goal in cliffs.judge(rows)] == [False, False, None, None]
+    packed = {"median": 0.8, "low": 0.8, "high": 0.8}
+    decoding = {"cell": "8 keys", "kind": "grouped decoding", "ours / enable_gqa": packed}
+    assert [goal.kept for goal in cliffs.judge([decoding])] == [None, None, True, None]
+    assert cliffs.draw([*rows, decoding]).axes

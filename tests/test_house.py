@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "manyheads"
 ROWS = """
 __main__
 cli
-interop lab
+interop lab pytest_plugin
 manyheads
 doctor training
 lens models tasks tutorial

@@ -4,6 +4,8 @@ Axes: batch heads kv_heads q_len kv_len length head_dim value_dim d_model. Funct
 (batch, heads, length, head_dim), modules take (batch, length, d_model).
 """
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -157,14 +159,24 @@ def check_count(name: str, value: object, *, least: int = 1) -> int:
     return value  # type: ignore[return-value]
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, numpy's included; bools are words here, and no numbers.
+
+    Example:
+        >>> is_number(0.5), is_number(True), is_number("0.5")
+        (True, False, False)
+    """
+    return isinstance(value, int | float | Real) and not isinstance(value, bool)
+
+
 def check_probability(name: str, value: float) -> float:
     """Return ``value`` if it is a probability below 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
+    if not is_number(value) or not 0.0 <= value < 1.0:
         raise OptionError(
             f"{name} must be a number in [0, 1); got {name}={value!r}. "
             f"It is the share that is dropped."
         )
-    return value
+    return float(value)
 
 
 def head_counts(d_model: int) -> str:

@@ -12,7 +12,7 @@ import manyheads as mh
 PATHS = {
     **{
         name: lambda *qkv, name=name, **options: mh.attention(*qkv, backend=name, **options)
-        for name in ("fused", "reference")
+        for name in ("fused", "chunked", "reference")
     },
     "with weights": lambda *qkv, **options: mh.attention_with_weights(*qkv, **options)[0],
     "with lse": lambda *qkv, **options: mh.attention_with_lse(*qkv, **options)[0],

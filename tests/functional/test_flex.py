@@ -200,7 +200,7 @@ def test_auto_never_takes_it_on_the_cpu_and_explain_says_so() -> None:
     q = torch.zeros(1, 2, 1024, 16)
     table = mh.explain(q, q, q, mh.Window(4), softcap=3.0, verbose=False)
     row = next(row for row in table.rows if row.backend == "flex")
-    assert row.can and not row.chosen and table.chosen == "reference"
+    assert row.can and not row.chosen and table.chosen == "chunked"
     assert row.declines == "it gains on cuda alone, and must be named elsewhere"
     assert table.cure is None or "flex" not in table.cure
 

@@ -1,7 +1,9 @@
 """Every wrong argument of `attention` is refused before any work, by name and with its cure."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,6 +77,22 @@ def test_a_mistake_is_refused_by_name(
     with pytest.raises(kind, match=words) as refused:
         call(**changes)
     assert pytest.RaisesExc(kind, match=SENTENCE).matches(refused.value), str(refused.value)
+
+
+def test_numbers_may_be_those_of_numpy_or_fractions() -> None:
+    for number in (np.float32(0.25), np.float64(0.25), Fraction(1, 4)):
+        q = torch.randn(1, 4, 3, 8)
+        found = mh.attention(q, K[:1], K[:1], scale=number, softcap=number)  # type: ignore[arg-type]
+        assert torch.equal(found, mh.attention(q, K[:1], K[:1], scale=0.25, softcap=0.25))
+        torch.manual_seed(0)
+        found = mh.attention(q, K[:1], K[:1], dropout=number)  # type: ignore[arg-type]
+        torch.manual_seed(0)
+        assert torch.equal(found, mh.attention(q, K[:1], K[:1], dropout=0.25))
+    assert torch.equal(call(scale=np.int64(2)), call(scale=2))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"finite number; got scale=np\.float32"):
+        call(scale=np.float32("nan"))
+    with pytest.raises(OptionError, match=r"got scale=np\.True_"):
+        call(scale=np.bool_(True))
 
 
 def test_an_unknown_stage_is_refused() -> None:

@@ -69,7 +69,7 @@ def ours(like: PreTrainedModel, kind: Callable[[], Cache]) -> HuggingFaceCache:
 
 def write(like: PreTrainedModel, cache: Any, *, rows: int = 3, **options: Any) -> list[list[int]]:
     torch.manual_seed(4)
-    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, **options}
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, **options}
     text = like.generate(TOKENS[:rows], attention_mask=THERE[:rows], cache=cache, **options)
     return text[:, TOKENS.shape[1] :].tolist()
 

@@ -104,6 +104,8 @@ def test_greedy_text_is_theirs(model: PreTrainedModel) -> None:
     model.generation_config.eos_token_id = None
     right = model.generate(TOKENS, attention_mask=KEEP, do_sample=False, max_new_tokens=10)
     ours, text = from_huggingface(model), TOKENS
+    rows = [row[keep == 1] for row, keep in zip(TOKENS, KEEP, strict=True)]
+    assert mh.generate(ours, rows, max_new_tokens=10).tolist() == right[:, 14:].tolist()
     caches, at = ours.new_caches(), positions(KEEP)
     for _ in range(10):
         new = text if text is TOKENS else text[:, -1:]

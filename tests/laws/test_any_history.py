@@ -81,6 +81,15 @@ def test_a_model_reads_on_as_one_pass_after_anything(
             story.reorder([row % len(story.tokens) for row in argument])
 
 
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_row_may_be_taken_back_into_its_padding(kind: str) -> None:
+    story = Trial(Words(), EXACT[kind], 1e-10, 0).story()
+    story.read(4, lengths=[1, 4, 2])
+    story.rollback(2)
+    for length in (1, 2, 5):
+        story.read(length)
+
+
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize("kind", EXACT)
 def test_our_decoders_keep_the_laws_of_models(kind: str, manner: str) -> None:

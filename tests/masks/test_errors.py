@@ -1,12 +1,14 @@
 """Every mistake in making or using a mask is refused by name, with the value and the cure."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import manyheads as mh
 from manyheads.errors import DTypeError, ManyheadsError, MaskError, OptionError, PositionError
+from manyheads.masks.facts import Side
 
 ONES = torch.ones
 BOOL = torch.bool
@@ -18,7 +20,22 @@ def dense(mask: mh.Mask, q_len: int = 3, kv_len: int = 3, **options: object) -> 
     mask.dense(q_len, kv_len, **options)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, eq=False)
+class Listed(mh.Mask):
+    """A user's mask whose keys stand in a list, which nothing can be looked up by."""
+
+    keys: list[int]
+
+    def allows(self, head: torch.Tensor, q: Side, kv: Side) -> torch.Tensor:
+        return torch.isin(kv.position, torch.tensor(self.keys))
+
+
 MISTAKES: list[tuple[Callable[[], object], type[ManyheadsError], str]] = [
+    (
+        lambda: dense(mh.Causal() & Listed([0, 2])),
+        MaskError,
+        r"fields of a mask must be hashable.*keys=\[0, 2\].*Write lists as tuples",
+    ),
     (lambda: mh.Window(), OptionError, "Window must have a size, or before or after; got none"),
     (lambda: mh.Window(3, before=1), OptionError, "got size=3, before=1, after=None"),
     (lambda: mh.Window(0), OptionError, "size must be an int of at least 1; got size=0"),

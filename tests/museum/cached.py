@@ -149,6 +149,48 @@ class OldValues(Cached):
         return keys, values if past is None else values.roll(1, dims=2)
 
 
+class Ring(Cached):
+    """A window of 4 keys."""
+
+    size = 4
+
+    def seen(self, q_len: int, kv_len: int) -> Tensor:
+        seen = super().seen(q_len, kv_len)
+        return seen & ~seen.tril(kv_len - q_len - self.size)
+
+
+class RingOverwrites(Ring):
+    """Evicts before it attends: early queries of a chunk lose keys that they still need."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.shape[2] < k.shape[2]:
+            k, v = k[:, :, -self.size :], v[:, :, -self.size :]
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        hidden = ~self.seen(q.shape[2], k.shape[2])
+        return scores.masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+class Sloped(Cached):
+    """ALiBi: scores fall with the distance."""
+
+    def places(self, q_len: int, kv_len: int) -> Tensor:
+        return torch.arange(kv_len - q_len, kv_len)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q_len, kv_len = q.shape[2], k.shape[2]
+        distance = (self.places(q_len, kv_len)[:, None] - torch.arange(kv_len)).abs()
+        slopes = 2.0 ** -torch.arange(1, HEADS + 1, dtype=q.dtype)
+        scores = q @ k.mT * q.shape[-1] ** -0.5 - slopes[:, None, None] * distance
+        return scores.masked_fill(~self.seen(q_len, kv_len), -torch.inf).softmax(-1) @ v
+
+
+class SlopedFromZero(Sloped):
+    """Distances are counted as if new queries stood at the beginning."""
+
+    def places(self, q_len: int, kv_len: int) -> Tensor:
+        return torch.arange(q_len)
+
+
 def keys_only(cache: Any, index: Tensor) -> Any:
     return tuple((k.index_select(0, index), v) for k, v in cache)
 
@@ -181,6 +223,10 @@ BROKEN = [
             "cache_mismatch"),
     Exhibit("values-shifted", lambda: CachedWriter(OldValues), (ids(),), {}, facts(),
             "cache_mismatch"),
+    Exhibit("ring-overwrites", lambda: CachedWriter(RingOverwrites), (ids(),), {}, facts(),
+            "cache_mismatch"),
+    Exhibit("alibi-from-zero", lambda: CachedWriter(SlopedFromZero), (ids(),), {}, facts(),
+            "cache_mismatch"),
     Exhibit("keys-only", lambda: CachedWriter(Cached), (ids(),), {}, facts(keys_only),
             "beam_aliasing"),
     Exhibit("row-by-row", lambda: CachedWriter(CachedFused), (ids(),), {}, facts(row_by_row),
@@ -191,5 +237,7 @@ BROKEN = [
 
 HEALTHY = [
     Exhibit("cached-matmul", lambda: CachedWriter(Cached), (ids(),), {}, facts()),
+    Exhibit("cached-window", lambda: CachedWriter(Ring), (ids(),), {}, facts()),
+    Exhibit("cached-alibi", lambda: CachedWriter(Sloped), (ids(),), {}, facts()),
     Exhibit("cached-fused-rotary", lambda: CachedWriter(CachedFused), (ids(),), {}, facts()),
 ]

@@ -54,6 +54,18 @@ def ours(name: str, build: Any, *args: Any, facts: Facts = UNKNOWN, **kwargs: An
     return Exhibit(f"ours-{name}", build, args or (stream(),), kwargs, facts)
 
 
+def decoder(**options: Any) -> Any:
+    config = mh.DecoderConfig(
+        vocab_size=WORDS, d_model=WIDTH, num_heads=HEADS, num_layers=2, d_hidden=48, **options
+    )
+    return lambda: mh.Decoder(config)
+
+
+CACHES = CacheFacts(
+    "caches",
+    start=lambda: [mh.GrowingCache(), mh.GrowingCache()],
+    reorder=lambda caches, index: [each.reorder(index) for each in caches] and caches,
+)
 CACHE = CacheFacts("cache", start=mh.GrowingCache, reorder=reorder)
 REAL = Facts(real=True)
 HALVES = (torch.arange(LENGTH) >= 6).long().expand(2, -1)
@@ -80,6 +92,14 @@ HEALTHY = [
     ours("decoder-layer", lambda: mh.DecoderLayer(WIDTH, HEADS, 32), stream(), stream(7)),
     ours("transformer", transformer(), ids(7), ids()),
     ours("transformer-rotary", transformer(positions="rotary", norm="pre"), ids(7), ids()),
+    ours("latent", lambda: mh.LatentAttention(WIDTH, HEADS, 12, head_dim=6,
+         rotary=mh.Rotary(4, pairs="interleaved")), mask=mh.Causal()),
+    ours("differential", lambda: mh.DifferentialAttention(WIDTH, HEADS, depth=1),
+         mask=mh.Causal()),
+    ours("gpt2-style", decoder(norm="layer", positions="learned", bias=True, max_length=64), ids(),
+         facts=Facts(cache=CACHES)),
+    ours("llama-style", decoder(norm="rms", positions="rotary", num_kv_heads=2), ids(),
+         facts=Facts(cache=CACHES)),
     ours("tutorial-layer", lambda: tutorial.TransformerEncoderLayer(WIDTH, HEADS, 32)),
     ours("tutorial-attention", lambda: tutorial.MultiHeadAttention(WIDTH, HEADS), stream(),
          stream(7), stream(7) * 0.9),

@@ -158,9 +158,11 @@ class PagedCache(Cache):
             self._take((), (), None)
         elif count and self._tokens is not None:
             length, size = self.length - count, self.pool.block
-            kept = [-(-max(length - start, 0) // size) for start in self._starts]
+            # A row of which nothing is left begins with whatever comes next.
+            starts = tuple(min(start, length) for start in self._starts)
+            kept = [-(-(length - start) // size) for start in starts]
             tables = tuple(t[:n] for t, n in zip(self._tables, kept, strict=True))
-            self._take(tables, self._starts, self._tokens.first(length))
+            self._take(tables, starts, self._tokens.first(length))
 
     def reorder(self, index: Tensor) -> None:
         if self._tokens is None:

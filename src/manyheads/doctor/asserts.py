@@ -33,10 +33,11 @@ def assert_causal(model: nn.Module, *args: Any, facts: Facts = UNKNOWN, **kwargs
         >>> import torch, manyheads as mh
         >>> layer = mh.MultiHeadAttention(16, 4)
         >>> assert_causal(layer, torch.randn(2, 5, 16), mask=mh.Causal())
-        >>> assert_causal(layer, torch.randn(2, 5, 16))
-        Traceback (most recent call last):
-            ...
-        AssertionError: MultiHeadAttention, output 0 reads input 1: ... (future_leak)
+        >>> try:
+        ...     assert_causal(layer, torch.randn(2, 5, 16))
+        ... except AssertionError as error:
+        ...     print(str(error).split(":")[0])
+        MultiHeadAttention, output 0 reads input 1
     """
     causal = facts.causal or True
     _hold(("future_leak",), model, args, kwargs, replace(facts, causal=causal))

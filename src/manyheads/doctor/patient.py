@@ -13,7 +13,7 @@ from manyheads.doctor.copying import awake, private_copy
 from manyheads.doctor.facts import Facts
 from manyheads.doctor.infer import infer_call, infer_output
 from manyheads.doctor.output import part
-from manyheads.doctor.resize import resized
+from manyheads.doctor.resize import is_large, resized
 from manyheads.doctor.running import run
 from manyheads.doctor.stream import Kind, kind_of
 from manyheads.errors import ExamineError
@@ -32,6 +32,7 @@ class Patient:
         facts: What was declared, and what could be inferred.
         kinds: What the streams are made of, by their slots.
         seed: Of the inputs that are drawn.
+        given: (batch, q_len, kv_len) of the example before it was made smaller.
     """
 
     model: nn.Module
@@ -39,6 +40,7 @@ class Patient:
     facts: Facts
     kinds: dict[Any, Kind]
     seed: int = 0
+    given: tuple[int, int, int] = (1, 1, 1)
 
     @classmethod
     def of(cls, model: nn.Module, call: Call, declared: Facts) -> "Patient":
@@ -57,8 +59,10 @@ class Patient:
             for slot in (facts.x, facts.context, facts.value)
             if isinstance(call.get(slot), Tensor)
         }
-        patient = cls(model, resized(model, call, facts), facts, kinds)
-        wide = patient._in_float64()
+        given = _sizes(call, facts)
+        patient = cls(model, resized(model, call, facts), facts, kinds, given=given)
+        # A large model is quick enough in its own precision only.
+        wide = None if is_large(model) else patient._in_float64()
         return patient if wide is None else wide
 
     @property
@@ -118,7 +122,11 @@ class Patient:
 
     def knowing(self, **facts: Any) -> "Patient":
         """The same patient, of whom more is known."""
-        return replace(self, facts=replace(self.facts, **facts))
+        known = replace(self, facts=replace(self.facts, **facts))
+        # What it said is what it would say again.
+        answers = ("base", "out", "size", "influence")
+        vars(known).update({name: vars(self)[name] for name in answers if name in vars(self)})
+        return known
 
     def answer(self, call: Call, *, model: nn.Module | None = None, seed: int = 0) -> Any:
         """Everything that the model answers."""
@@ -226,6 +234,13 @@ class Patient:
         off = (found - narrow.double())[finite].abs()
         close = not off.numel() or float(off.max()) <= 0.05 * float(narrow[finite].abs().max())
         return wide if close else None
+
+
+def _sizes(call: Call, facts: Facts) -> tuple[int, int, int]:
+    x, context = call.get(facts.x), call.get(facts.context)
+    batch, length = (1, 0) if facts.layout == "length" else (0, 1)
+    across = isinstance(context, Tensor) and context.ndim > 1
+    return x.shape[batch], x.shape[length], context.shape[length] if across else x.shape[length]
 
 
 def _first_run(model: nn.Module, call: Call) -> Any:

@@ -14,9 +14,19 @@ ROWS, TOKENS = 3, 11
 """Odd and unequal to each other, since round numbers can agree by luck."""
 
 
+LARGE = 20_000_000
+"""Parameters from which on a model is asked less, so that it is examined in a minute."""
+
+
+def is_large(model: nn.Module) -> bool:
+    """Whether a model has so many parameters that each call of it takes long."""
+    return sum(weight.numel() for weight in model.parameters()) > LARGE
+
+
 def resized(model: nn.Module, call: Call, facts: Facts) -> Call:
     """The call at a size at which everything can be tried, or as it is if the model refuses."""
-    tokens = TOKENS if facts.window is None else 3 * facts.window + 1
+    tokens = 7 if is_large(model) else TOKENS
+    tokens = tokens if facts.window is None else 3 * facts.window + 1
     for smaller in (
         _with_rows(_with_tokens(call, facts, tokens), facts),
         _with_rows(call, facts),

@@ -186,6 +186,15 @@ def _run(call: Call) -> Result:
     return Result(output.to(dtype), lse=lse)
 
 
+def _heads_of_masks(planned: BlockPlan, heads: int) -> int:
+    """For how many heads a mask is written: one is, so that not all of them need be."""
+    for row in planned.rows:
+        seen = planned.dense(row, heads)
+        if seen is not None:
+            return seen.shape[1]
+    return 0
+
+
 def _extra_bytes(call: Call) -> int:
     plain, _ = without_object(widened(call))
     q, k, v = fit(plain.q, plain.k, plain.v)
@@ -197,13 +206,17 @@ def _extra_bytes(call: Call) -> int:
     # Of each call of the kernel: its mask, with the bool of which it is made, its output with
     # log-sum-exp, and keys and values that are not one run.
     most, number = 0, q.element_size()
-    for _, queries, keys, tile, mask in Work(plain):
-        q_heads, kv_heads = q[0, queries].shape[0], k[0, keys].shape[0]
-        held = 0 if mask is None else mask.numel() * (number + 1)
-        held += tile.count * q_heads * tile.size * (q.shape[3] + 1) * number
-        if len(tile.row.runs) > 1:
-            held += 2 * tile.count * kv_heads * tile.row.keys * q.shape[3] * number
-        most = max(most, held)
+    heads, kv_heads = q.shape[1], k.shape[1]
+    for planned in _plans(plain):
+        q_heads, k_heads = (heads, kv_heads) if planned.head is None else (1, 1)
+        masked = _heads_of_masks(planned, heads)
+        for tile in tiles(planned.rows):
+            row = tile.row
+            held = 0 if row.likeness is None else masked * row.pairs * (number + 1)
+            held += tile.count * q_heads * tile.size * (q.shape[3] + 1) * number
+            if len(row.runs) > 1:
+                held += 2 * tile.count * k_heads * row.keys * q.shape[3] * number
+            most = max(most, held)
     return copies + most
 
 

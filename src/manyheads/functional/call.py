@@ -12,7 +12,7 @@ from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
 from manyheads.functional.bias import PlacedBias, check_bias, place_bias
 from manyheads.masks import Bound, Mask, bind
 from manyheads.positions import Bias
-from manyheads.shapes import Positions, check_probability, check_qkv
+from manyheads.shapes import Positions, check_probability, check_qkv, is_number
 
 Need = Literal["output", "weights", "lse"]
 
@@ -174,9 +174,9 @@ def prepare(
     if sink_logits is not None:
         _check_sink_logits(sink_logits, q)
     if softcap is not None:
-        _check_positive("softcap", softcap)
+        softcap = _positive("softcap", softcap)
     if dropout != 0.0:
-        check_probability("dropout", dropout)
+        dropout = check_probability("dropout", dropout)
     scale = q.shape[3] ** -0.5 if scale is None else _finite("scale", scale)
     return Call(q, k, v, bound, added, scale, softcap, sink_logits, dropout, need)
 
@@ -232,7 +232,7 @@ def _check_sink_logits(sink_logits: Tensor, q: Tensor) -> None:
 
 def _finite(name: str, value: float) -> float:
     # A comparison, since a compiler may hand over a symbol, of which isfinite cannot be asked.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+    if not is_number(value) or not abs(value) < math.inf:
         raise OptionError(
             f"{name} must be a finite number; got {name}={value!r}. Leave it out for "
             f"head_dim ** -0.5; a learned scale is multiplied into q."
@@ -240,12 +240,13 @@ def _finite(name: str, value: float) -> float:
     return float(value)
 
 
-def _check_positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+def _positive(name: str, value: float) -> float:
+    if not is_number(value) or not 0 < value < math.inf:
         raise OptionError(
             f"{name} must be a finite number above 0; got {name}={value!r}. Leave it out for "
             f"scores without a bound."
         )
+    return float(value)
 
 
 def _refuse_type(**tensors: object) -> None:

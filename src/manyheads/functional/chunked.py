@@ -18,8 +18,8 @@ from manyheads.functional.precision import full_precision
 from manyheads.masks import Bound
 from manyheads.masks.plan import has_no_tensors
 
-SHORTEST = 128
-"""Where "auto" begins to gain over the reference: pairs of this length squared, over all heads."""
+SHORTEST = 512
+"""Where "auto" begins to gain over the reference: pairs of this length squared."""
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -37,6 +37,29 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("there is no piece of nothing", "give it some tokens")
 
 
+class Norm(NamedTuple):
+    """What a softmax takes from its rows, in two numbers, for in one the second may be lost.
+
+    Args:
+        peak: (..., 1), the greatest score; 0 in a row that sees nobody.
+        total: (..., 1), the sum of exp(score - peak); 0 in such a row, else 1 at least.
+    """
+
+    peak: Tensor
+    total: Tensor
+
+    @staticmethod
+    def of(scores: Tensor) -> "Norm":
+        """Of rows of scores, which become exp(score - peak)."""
+        peak = scores.amax(dim=-1, keepdim=True)
+        peak.masked_fill_(peak == -torch.inf, 0.0)
+        return Norm(peak, scores.sub_(peak).exp_().sum(dim=-1, keepdim=True))
+
+    def lse(self) -> Tensor:
+        """Log-sum-exp of each row; -inf where nobody is seen."""
+        return (self.peak + self.total.log()).squeeze(-1)
+
+
 class _Weighed(NamedTuple):
     """One piece on its way from scores to the output.
 
@@ -44,14 +67,14 @@ class _Weighed(NamedTuple):
         rows: (sequences, kv_heads, rows, head_dim), queries; heads that share keys are more rows.
         keys: (sequences, kv_heads, keys, head_dim).
         weights: (sequences, heads, queries, keys) before dropout.
-        lse: (sequences, heads, queries).
+        norm: What made them of the scores.
         capped: tanh(scores / softcap), if there is one.
     """
 
     rows: Tensor
     keys: Tensor
     weights: Tensor
-    lse: Tensor
+    norm: "Norm"
     capped: Tensor | None
 
 
@@ -78,8 +101,18 @@ class Recipe:
         for piece in cut(self.bound, (*q.shape[:2], k.shape[1]), q.dtype, whole=whole):
             yield piece, draw
 
-    def weigh(self, piece: Piece, q: Tensor, k: Tensor, bias: Tensor | None) -> _Weighed:
-        """The weights of a piece, from queries that are multiplied by the scale already."""
+    def weigh(
+        self, piece: Piece, q: Tensor, k: Tensor, bias: Tensor | None, norm: Norm | None = None
+    ) -> _Weighed:
+        """The weights of a piece, from queries that are multiplied by the scale already.
+
+        Args:
+            piece: Which.
+            q: All queries.
+            k: All keys.
+            bias: What is added in the piece.
+            norm: That of all rows, if it is known.
+        """
         keys, capped = piece.take(k, "keys"), None
         rows = _by_kv_head(piece.take(q, "queries"), keys)
         scores = _by_head(rows @ keys.mT, piece)
@@ -92,17 +125,12 @@ class Recipe:
             added = bias.masked_fill(piece.mask == -torch.inf, -torch.inf)
         if added is not None:
             scores.add_(added)
-        return _Weighed(rows, keys, *_softmax(scores), capped)
-
-
-def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights, in the place of the scores, and log-sum-exp; of a row of -inf 0 and -inf."""
-    peak = scores.amax(dim=-1, keepdim=True)
-    peak.masked_fill_(peak == -torch.inf, 0.0)
-    weights = scores.sub_(peak).exp_()
-    total = weights.sum(dim=-1, keepdim=True)
-    lse = peak.add_(total.log()).squeeze(-1)
-    return weights.div_(total.masked_fill_(total == 0, 1.0)), lse
+        if norm is None:
+            own = Norm.of(scores)
+        else:
+            own = Norm(*(piece.take(x, "queries") for x in norm))
+            scores.sub_(own.peak).exp_()
+        return _Weighed(rows, keys, scores.div_(own.total.clamp(min=1.0)), own, capped)
 
 
 def _by_kv_head(x: Tensor, keys: Tensor) -> Tensor:
@@ -121,35 +149,36 @@ class _Chunked(torch.autograd.Function):
         ctx: Any, recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *sources: Tensor
     ) -> tuple[Tensor, Tensor]:
         output = q.new_zeros(*q.shape[:3], v.shape[3])
-        lse = q.new_full(q.shape[:3], -torch.inf)
+        norm = Norm(q.new_zeros(*q.shape[:3], 1), q.new_zeros(*q.shape[:3], 1))
         for piece, draw in recipe.pieces(q, k):
             bias = None
             if recipe.bias is not None:
                 bias = recipe.bias.write(piece, recipe.bias.parts(piece, sources))
-            _, _, weights, found, _ = recipe.weigh(piece, q, k, bias)
+            _, _, weights, own, _ = recipe.weigh(piece, q, k, bias)
             if draw is not None:
                 weights.mul_(draw(weights))
             values = piece.take(v, "keys")
             mixed = _by_head(_by_kv_head(weights, values) @ values, piece)
             piece.take(output, "queries").copy_(mixed)
-            piece.take(lse, "queries").copy_(found)
+            for whole, found in zip(norm, own, strict=True):
+                piece.take(whole, "queries").copy_(found)
         if recipe.drops is not None:
             output.mul_(recipe.drops.factor)
-        ctx.save_for_backward(q, k, v, output, lse, *sources)
+        ctx.save_for_backward(q, k, v, output, *norm, *sources)
         ctx.recipe = recipe
         ctx.set_materialize_grads(False)
-        return output, lse
+        return output, norm.lse()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, output, lse, *sources = ctx.saved_tensors
+        q, k, v, output, peak, total, *sources = ctx.saved_tensors
         recipe, learn = ctx.recipe, ctx.needs_input_grad[4:]
         d_output = torch.zeros_like(output) if d_output is None else d_output
         # The gradient of a score is its weight * (that of the weight - this).
         common = (d_output * output).sum(dim=-1, keepdim=True)
         if d_lse is not None:
-            common -= d_lse.masked_fill(lse == -torch.inf, 0.0)[..., None]
+            common -= d_lse[..., None].masked_fill(total == 0, 0.0)
         if recipe.drops is not None:
             d_output = d_output * recipe.drops.factor
         # With the keys last, products come out faster.
@@ -162,7 +191,8 @@ class _Chunked(torch.autograd.Function):
                     parts = recipe.bias.parts(piece, sources, learn)
                     with torch.enable_grad():
                         bias = recipe.bias.write(piece, parts)
-                at = recipe.weigh(piece, q, k, bias if bias is None else bias.detach())
+                added = bias if bias is None else bias.detach()
+                at = recipe.weigh(piece, q, k, added, Norm(peak, total))
                 d_scores = _through_values(piece, at, v, draw, d_output, common, d_v)
                 if bias is not None and bias.requires_grad:
                     recipe.bias.teach(piece, bias, parts, d_scores, totals)
@@ -219,8 +249,7 @@ def _run(call: Call) -> Result:
 
 
 def _declines(call: Call) -> str | None:
-    batch, _, q_len, _ = call.q.shape
-    if batch * q_len * call.k.shape[2] < SHORTEST**2:
+    if call.q.shape[2] * call.k.shape[2] < SHORTEST**2:
         return f"pieces gain nothing below {SHORTEST} x {SHORTEST} pairs"
     return None
 

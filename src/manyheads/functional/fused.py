@@ -11,8 +11,11 @@ from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import attend_with_lse
 from manyheads.functional.fold import without_object
 from manyheads.functional.precision import full_precision
+from manyheads.masks import Bound
+from manyheads.shapes import values_are_cheap
 
 _HALVES = (torch.bfloat16, torch.float16)
+_LARGE = 128.0
 
 
 def _refusals(call: Call) -> Iterator[Refusal]:
@@ -24,6 +27,9 @@ def _refusals(call: Call) -> Iterator[Refusal]:
         yield Refusal("dropout takes torch's quadratic path here", "set dropout=0")
     if call.bias_needs_grad:
         yield Refusal("a bias with gradient takes torch's quadratic path", "detach the bias")
+    elif _loses_digits(call):
+        why = f"its gradient is wrong beside a bias beyond {_LARGE:.0f}"
+        yield Refusal(why, "say by a mask what the bias hides")
     if _needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
         yield Refusal("only the CPU kernel gives its log-sum-exp", "leave lse and sink_logits out")
     if _needs_lse(call) and is_mapped():
@@ -49,7 +55,7 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
         return None, True
     # The kernel then skips the blocks of the future, and the rest of a mask is seldom more than a
     # row of keys.
-    causal = mask.is_below_diagonal and _takes_both(call)
+    causal = _skips_future(call, mask, bias)
     if bias is None:
         return mask.additive(heads, call.q.dtype, past_only=causal), causal
     if not (causal and mask.is_causal):
@@ -59,12 +65,36 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
     return bias, causal
 
 
-def _takes_both(call: Call) -> bool:
-    """Whether a mask and causality go together, which torch's CPU kernel allows and its door not.
+def _skips_future(call: Call, mask: Bound, bias: Tensor | None) -> bool:
+    """Whether causality goes to the kernel beside a mask, which its CPU kernel allows, no door.
 
     Its log-sum-exp is wrong for rows that only both of them empty; it maps over no further axis.
     """
-    return call.q.device.type == "cpu" and not _needs_lse(call) and not is_mapped()
+    if call.q.device.type != "cpu" or _needs_lse(call) or is_mapped():
+        return False
+    if not mask.is_below_diagonal or bias is None or bias.shape[2] > 1:
+        return mask.is_below_diagonal
+    # One row of a bias for all queries: NaN and inf in it would spoil rows that do not see them.
+    return values_are_cheap(bias) and bool((bias < torch.inf).all())
+
+
+def _loses_digits(call: Call) -> bool:
+    """Whether gradients would come out wrong beside a bias of large numbers, such as finfo.min.
+
+    The kernel's backward knows of a row its log-sum-exp alone, and that has no digits left for the
+    number of keys if all that a row sees is large. Only values tell, so compiled code is trusted.
+    """
+    bias = call.bias
+    if not (isinstance(bias, Tensor) and call.needs_grad and bias.numel()):
+        return False
+    if not values_are_cheap(bias):
+        return False
+    # Whom a row sees is known here if there is no mask; otherwise it might be any of its keys.
+    reach = bias.amax(dim=-1) if call.mask is None else bias
+    low, high = reach.aminmax()
+    if low == -torch.inf:  # hides, and is no number to be added
+        low, high = reach.masked_fill(reach == -torch.inf, 0.0).aminmax()
+    return not (float(low) >= -_LARGE and float(high) <= _LARGE)  # so NaN is large
 
 
 def _needs_lse(call: Call) -> bool:
@@ -99,8 +129,13 @@ def _attend(call: Call, lacking: Tensor | None) -> Result:
     width = call.v.shape[3]
     mask, causal = lower(call)
     q, k, v = fit(call.q, call.k, call.v)
+    packs = not causal and _gains_by_packing(q, k, mask)
+    if packs:
+        q, mask = _pack(q, k.shape[1], mask)
     if _needs_lse(call):
         output, lse = attend_with_lse(q, k, v, mask, causal=causal, scale=call.scale)
+        if packs:
+            output, lse = output.reshape(*call.q.shape[:3], -1), lse.reshape(call.q.shape[:3])
         lse = lse if lacking is None else lse + lacking
         return Result(with_sinks(output[..., :width], lse, call.sink_logits), lse=lse)
     if causal and mask is not None:
@@ -119,7 +154,29 @@ def _attend(call: Call, lacking: Tensor | None) -> Result:
             # A bool also where shapes are symbols, in code compiled for any of them.
             enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
         )
+    if packs:
+        output = output.reshape(*call.q.shape[:3], -1)
     return Result(output if output.shape[3] == width else output[..., :width])
+
+
+def _gains_by_packing(q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
+    """Whether the queries of heads that share keys may stand as further rows beside them.
+
+    The kernel then reads the keys of a group once, and its products have more than one row.
+    """
+    if q.shape[1] == k.shape[1] or q.device.type != "cpu":
+        return False
+    if mask is None:
+        return True
+    return mask.shape[2] == 1 and (mask.shape[1] == 1 or q.shape[2] == 1)
+
+
+def _pack(q: Tensor, kv_heads: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    # (batch, num_heads, q_len, head_dim) -> (batch, kv_heads, group * q_len, head_dim)
+    packed = q.reshape(q.shape[0], kv_heads, -1, q.shape[3])
+    if mask is not None and mask.shape[1] > 1:
+        mask = mask.reshape(mask.shape[0], kv_heads, -1, mask.shape[3])
+    return packed, mask
 
 
 def widened(call: Call) -> Call:
@@ -190,7 +247,7 @@ def _quadratic(call: Call) -> bool:
         bias = None
     if mask is None or (bias is None and mask.is_causal):
         return False  # A bias of all pairs was made by the caller.
-    causal = mask.is_below_diagonal and _takes_both(call)
+    causal = _skips_future(call, mask, bias)
     by_query = bias is not None and bias.shape[2] > 1
     return by_query or not mask.has_no_pairs(past_only=causal)
 

@@ -10,13 +10,13 @@ from torch import Tensor
 from manyheads.errors import DeviceError, OptionError, ShapeError
 from manyheads.functional.call import Call, prepare
 from manyheads.functional.choose import choose
+from manyheads.functional.paired import paired_scores
 from manyheads.functional.pieces import SCORES, mask_of, pieces
 from manyheads.functional.pooled import How, pool
 from manyheads.functional.reference import masked_scores, softmax_scores
 from manyheads.functional.rows import Rows, rows_of
 from manyheads.functional.window import window
 from manyheads.masks import Bound, Mask
-from manyheads.masks.cut import Chosen
 from manyheads.positions import Bias
 from manyheads.shapes import Positions, check_count
 
@@ -149,7 +149,8 @@ class Statistics:
         few = met.nonzero()[:, 0]
         if 8 * len(few) <= len(met):
             for rows in self._row_blocks(len(few)):
-                weights = self._window_weights(rows, few)
+                scores = masked_scores(window(self.call, slice(0, len(total)), rows, few))
+                weights = (scores - total[:, :, rows, None]).exp_()
                 mass[:, :, rows] = weights @ columns[:, None, few]
         else:
             for piece in pieces(self.call):
@@ -166,16 +167,17 @@ class Statistics:
         scores is needed where positions are runs.
         """
         bound = mask_of(self.call)
-        if not (bound.q.is_run and bound.kv.is_run):
+        q_first, kv_first = bound.q.position, bound.kv.position
+        if isinstance(q_first, Tensor) or isinstance(kv_first, Tensor):
             return self._by_distance(lambda distance: distance == tokens)
         total = self._total()
         mass = torch.zeros_like(total)
-        shift = bound.q.position - bound.kv.position - tokens
+        shift = q_first - kv_first - tokens
         first, last = max(0, -shift), min(bound.q.length, bound.kv.length - shift)
-        for start in range(first, last, 64):
-            rows = slice(start, min(start + 64, last))
-            weights = self._window_weights(rows, slice(rows.start + shift, rows.stop + shift))
-            mass[:, :, rows] = weights.diagonal(dim1=2, dim2=3)
+        if first < last:
+            rows = slice(first, last)
+            scores = paired_scores(self.call, rows, shift)
+            mass[:, :, rows] = (scores - total[:, :, rows]).exp()
         return mass
 
     @torch.no_grad()
@@ -296,10 +298,6 @@ class Statistics:
         batch, heads, q_len, _ = self.call.q.shape
         most = max(1, SCORES // max(1, batch * heads * keys))
         return [slice(first, min(first + most, q_len)) for first in range(0, q_len, most)]
-
-    def _window_weights(self, rows: slice, keys: Chosen) -> Tensor:
-        part = window(self.call, slice(0, self.call.q.shape[0]), rows, keys)
-        return (masked_scores(part) - self._total()[:, :, rows, None]).exp_()
 
     def _by_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The mean of a function of (query's position - key's position), by the weights."""

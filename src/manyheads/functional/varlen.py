@@ -16,7 +16,7 @@ from manyheads.masks import Bound
 from manyheads.masks.documents import SameDocument
 from manyheads.masks.segments import Segment, Span, segments
 
-SHORTEST, FULLEST = 128, 0.6
+SHORTEST, FULLEST = 128, 0.8
 """Where "auto" begins to gain: the mean of a segment's lengths, and the share of pairs in any."""
 
 

@@ -1,4 +1,4 @@
-"""SmolLM2, a small language model that a package of the Python index brings."""
+"""SmolLM2: a small chat model that a package of the index brings."""
 
 from __future__ import annotations
 

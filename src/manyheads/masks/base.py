@@ -145,7 +145,13 @@ class Mask:
         return vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))  # tensors hash by identity
+        try:
+            return hash((type(self), *vars(self).values()))  # tensors hash by identity
+        except TypeError as error:
+            raise MaskError(
+                f"the fields of a mask must be hashable, since what is worked out for one mask "
+                f"serves its equals; got {self!r}. Write lists as tuples."
+            ) from error
 
     def _holds_tensor(self) -> bool:
         return any(isinstance(value, Tensor) for value in vars(self).values())

@@ -58,7 +58,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         place: dict[str, Any] = {"device": device, "dtype": dtype}
-        tokens = nn.Embedding(config.vocab_size, config.d_model, **place)
+        # Filled once, below: drawn by torch on the meta device, they would load its compiler.
+        empty = torch.empty(config.vocab_size, config.d_model, **place)
+        tokens = nn.Embedding.from_pretrained(empty, freeze=False)
         learned = None
         if config.positions == "learned":
             assert config.max_length is not None

@@ -58,7 +58,8 @@ class Learned(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the table anew: normal, with standard deviation 0.02."""
-        nn.init.normal_(self.weight, std=0.02)
+        if not self.weight.is_meta:  # where there is nothing to draw, and torch loads its compiler
+            nn.init.normal_(self.weight, std=0.02)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], positions: Positions = None

@@ -52,6 +52,8 @@ class WatchPattern(TorchDispatchMode):
         super().__init__()
         self.recorder = recorder
         self._known: dict[int, tuple[StorageWeakRef, Axes, Known]] = {}
+        parameters = recorder.model.parameters()
+        self._parameters = {parameter.untyped_storage()._cdata for parameter in parameters}
 
     def __torch_dispatch__(
         self,
@@ -125,6 +127,8 @@ class WatchPattern(TorchDispatchMode):
                 self._mixed(found[0], found[1], one is left, one, other, out)
                 return
         if name == "mm":
+            if not self._parameters.isdisjoint(x.untyped_storage()._cdata for x in (left, right)):
+                return  # a projection
             left, right = left[None], right[None]
         rows, columns = left.shape[1], right.shape[2]
         scores: Scores | None = Scores(left.detach(), right.detach().mT)

@@ -1,6 +1,5 @@
 """Beams find the best texts: all of them if wide enough, and each cache follows."""
 
-import itertools
 import math
 from typing import Any
 
@@ -24,14 +23,15 @@ def likelihood(model: Words, prompt: list[int], text: list[int]) -> float:
 
 def every_text(model: Words, prompt: list[int], most: int, end: int, power: float) -> Any:
     """All texts up to a length with their scores, the best first."""
-    vocab = range(model.config.vocab_size)
     found = []
     for length in range(1, most + 1):
-        for text in itertools.product(vocab, repeat=length):
-            whole = length == most or text[-1] == end
-            if whole and end not in text[:-1]:
-                score = likelihood(model, prompt, list(text)) / length**power
-                found.append((score, list(text)))
+        texts = torch.cartesian_prod(*[torch.arange(model.config.vocab_size)] * length)
+        texts = texts.view(-1, length)
+        whole = torch.cat((torch.tensor([prompt]).expand(len(texts), -1), texts), dim=1)
+        each = model(whole)[:, len(prompt) - 1 : -1].log_softmax(-1).gather(2, texts[:, :, None])
+        for text, total in zip(texts.tolist(), each.sum((1, 2)).tolist(), strict=True):
+            if end not in text[:-1] and (length == most or text[-1] == end):
+                found.append((total / length**power, text))
     return sorted(found, reverse=True)
 
 

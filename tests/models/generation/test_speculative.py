@@ -1,6 +1,5 @@
 """A draft makes the text come sooner; its distribution stays the model's own."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -42,18 +41,20 @@ SAMPLINGS = {
 }
 
 
-def distribution(model: Words, prompt: list[int], sampling: mh.Sampling, length: int) -> Any:
+def distribution(
+    model: Words, prompt: list[int], sampling: mh.Sampling, length: int
+) -> dict[tuple[int, ...], float]:
     """The probability of every text, from passes over the whole of it."""
-    vocab, found = model.config.vocab_size, {}
-    for text in product(range(vocab), repeat=length):
-        share, whole = 1.0, list(prompt)
-        for token in text:
+    vocab, found = model.config.vocab_size, {(): 1.0}
+    for _ in range(length):
+        longer: dict[tuple[int, ...], float] = {}
+        for text, share in found.items():
+            whole = [*prompt, *text]
             seen = torch.zeros(1, vocab, dtype=torch.bool)
             seen[0, whole] = True
-            logits = model(torch.tensor([whole]))[:, -1]
-            share *= float(sampling.weights(logits, seen)[0, token])
-            whole.append(token)
-        found[text] = share
+            weights = sampling.weights(model(torch.tensor([whole]))[:, -1], seen)[0].tolist()
+            longer |= {(*text, token): share * x for token, x in enumerate(weights)}
+        found = longer
     return found
 
 

@@ -157,6 +157,12 @@ def test_a_text_may_have_no_length_and_no_rows() -> None:
         (PROMPTS, {"min_new_tokens": 9}, OptionError, "min_new_tokens must be at most max_new_tok"),
         (PROMPTS, {"generator": []}, OptionError, "generator must be one, or one for each of 3"),
         (PROMPTS, {"cache": []}, CacheError, "caches must be one for each of 2 layers; got 0"),
+        (
+            PROMPTS,
+            {"stop": mh.Stop((17,))},
+            OptionError,
+            "stop tokens must be ids from 0 to 16; got",
+        ),
         ([[1] * 9], {}, OptionError, "a text must fit the model's max_length=10; got 11 tokens"),
         (PROMPTS, {"cache": lambda: mh.FixedCache(6)}, OptionError, "must fit the cache's room=6"),
     ],

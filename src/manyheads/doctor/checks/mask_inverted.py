@@ -17,6 +17,8 @@ def look(patient: Patient) -> Iterator[Sign]:
         if facts.causal is not True:
             raise CannotTell("no mask is known: declare Facts(padding=...) or Facts(mask=...)")
         return
+    if not patient.has_tokens:
+        raise CannotTell("the output is one for a whole row")
     hidden = holes(patient)
     seen = patient.influence_under(hide(patient, hidden)) > 0
     others = ~torch.eye(patient.length, dtype=torch.bool)

@@ -63,7 +63,7 @@ def decoder_of(
 
     def weights() -> Iterator[tuple[str, Tensor]]:
         for name, weight in file.weights():
-            kind = name.split(".")[-2]
+            kind = name.removesuffix(".weight").split(".")[-1]
             if kind in heads:
                 weight = _halves(weight, heads[kind])
             yield name, weight.to(device=device, dtype=dtype)

@@ -18,7 +18,7 @@ from manyheads.models.generation.writer import Writer
 from manyheads.shapes import check_count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Beams:
     """The best texts of each row, the best one first.
 
@@ -60,7 +60,8 @@ def beam_search(
             texts.
         min_new_tokens: No text ends before.
         stop: Tokens that end a text, beside those with which the model itself ends one.
-        cache: A kind of cache, caches that hold what goes before, or None; see `generate`.
+        cache: A kind of cache, caches that hold what goes before, or None; see `generate`. Given
+            caches follow the search: afterwards they hold each row's beams.
 
     Raises:
         OptionError: If a number is out of range, or strings are to end a text.

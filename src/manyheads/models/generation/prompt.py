@@ -14,7 +14,7 @@ Tokens = Tensor | Sequence[Sequence[int] | Tensor]
 """Token ids (batch, length), or a sequence of rows of any lengths."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prompt:
     """Rows of tokens, the shorter padded on the left.
 

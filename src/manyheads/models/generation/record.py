@@ -13,7 +13,7 @@ from manyheads.models.generation.writer import Writer
 from manyheads.shapes import check_count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One token of each row, as it was written.
 
@@ -50,6 +50,7 @@ class Record:
         *,
         remember: bool = False,
     ) -> None:
+        check_ids_of(stop, writer.vocab_size)
         tokens = writer.prompt.tokens
         batch, device = len(tokens), tokens.device
         self.count, self.least, self.most = 0, min_new_tokens, max_new_tokens
@@ -116,6 +117,16 @@ def hide(logits: Tensor, *tokens: Tensor | None) -> Tensor:
         if ids is not None and ids.numel():
             logits = logits.index_fill(-1, ids, -torch.inf)
     return logits
+
+
+def check_ids_of(stop: Stop, vocab_size: int) -> None:
+    """Refuse stop tokens that no model of this vocabulary writes."""
+    foreign = [token for token in stop.tokens if not 0 <= token < vocab_size]
+    if foreign:
+        raise OptionError(
+            f"stop tokens must be ids from 0 to {vocab_size - 1}; got {foreign}. Is it the model's "
+            f"own vocabulary?"
+        )
 
 
 def check_lengths(max_new_tokens: int, min_new_tokens: int) -> None:

@@ -35,6 +35,7 @@ class Writer(ABC):
 
     def __init__(self, model: nn.Module, prompt: Prompt, caches: Sequence[Cache] | None) -> None:
         self.model, self.prompt, self.caches = model, prompt, caches
+        self._modules = list(model.modules())  # walking the model takes a tenth of a step
         self._read = prompt.tokens[:, :0]  # all that was read, where nothing is cached
         self._places: Tensor | None = None
 
@@ -61,7 +62,7 @@ class Writer(ABC):
 
     @torch.no_grad()
     def _extend(self, tokens: Tensor, positions: Tensor | None, last: int) -> Tensor:
-        with evaluating(self.model):
+        with evaluating(self.model, self._modules):
             if self.caches is not None:
                 return self.logits(tokens, positions, last)
             if self._places is not None:
@@ -91,9 +92,15 @@ class Writer(ABC):
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Nothing is dropped inside; afterwards every module is in the mode that it was in."""
-    training = [module for module in model.modules() if module.training]
+def evaluating(model: nn.Module, modules: Sequence[nn.Module] | None = None) -> Iterator[None]:
+    """Nothing is dropped inside; afterwards every module is in the mode that it was in.
+
+    Args:
+        model: What computes.
+        modules: All that it consists of, for those who know them.
+    """
+    modules = list(model.modules()) if modules is None else modules
+    training = [module for module in modules if module.training]
     if training:
         model.eval()
     try:

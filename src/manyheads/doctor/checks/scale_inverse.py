@@ -1,0 +1,30 @@
+"""Scores are multiplied where they should be divided."""
+
+from collections.abc import Iterator
+
+from manyheads.doctor.check import Check, Sign
+from manyheads.doctor.checks.scale_missing import SOURCE, signs
+from manyheads.doctor.patient import Patient
+
+
+def look(patient: Patient) -> Iterator[Sign]:
+    """Read by what the scores were multiplied."""
+    yield from signs(patient, lambda each: each.head_dim**0.5)
+
+
+CHECK = Check(
+    code="scale_inverse",
+    severity="error",
+    title="Scores are multiplied where they should be divided",
+    explanation="Scores are multiplied by sqrt(head_dim) instead of divided by it: the softmax "
+    "saturates from the first step, and its gradient vanishes.",
+    cure="Multiply by head_dim ** -0.5; the scale of scaled_dot_product_attention is a factor, "
+    "not a divisor.",
+    healthy="scores times 1 / sqrt(head_dim)",
+    source=SOURCE,
+    look=look,
+    symptoms=(
+        "saturated",
+        "gradient_dead",
+    ),
+)
