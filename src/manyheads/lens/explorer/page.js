@@ -12,7 +12,7 @@ const make = (tag, text = "", cls = "") => Object.assign(document.createElement(
 
 const content = JSON.parse($("content").textContent);
 const heads = unpack(await inflate($("data").textContent.trim()));
-const state = { head: 0, pin: null, query: 0, key: null, locked: false, found: "" };
+const state = { head: 0, pin: null, query: 0, key: null, middle: 0, locked: false, found: "" };
 
 async function inflate(base64) {
   const packed = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
@@ -236,16 +236,13 @@ function drawText() {
       }
       if ((same || !isKeys) && i === state.query) token.classList.add("query");
       if (state.found && texts[i].toLowerCase().includes(state.found)) token.classList.add("found");
-      if (same || !isKeys) {
-        token.onpointerenter = () => state.locked || look(i, null, false);
-        token.onclick = () => lock(i, null);
-      }
+      if (same || !isKeys) token.dataset.query = i;
       line.append(token, " ");
     }
     text.append(line);
   };
-  if (!same) block("query", head.queryTexts, state.query, false);
-  block(same ? "text: what the outlined token reads" : "keys", head.keyTexts, same ? state.query : top.found[0]?.key ?? 0, true);
+  if (!same) block("query", head.queryTexts, state.middle, false);
+  block(same ? "text: what the outlined token reads" : "keys", head.keyTexts, same ? state.middle : top.found[0]?.key ?? 0, true);
   $("strongest").replaceChildren(...top.found.filter((each) => each.weight > 0).map((each) => make("li", `${each.weight.toFixed(4)}  ${each.key} “${head.keyTexts[each.key]}”`)));
   return top;
 }
@@ -259,8 +256,9 @@ function recolour(top) {
   for (const each of $("panels").children) each.refresh();
 }
 
-function look(query, key) { state.query = query; state.key = key; recolour(drawText()); }
-function lock(query, key) { state.locked = !(state.locked && query === state.query); look(query, key); remember(); }
+// The text stays where it is while one points at it, and follows the query otherwise.
+function look(query, key, middle = query) { Object.assign(state, { query, key, middle }); recolour(drawText()); }
+function lock(query, key, middle) { state.locked = !(state.locked && query === state.query); look(query, key, middle); remember(); }
 
 function choose(place) {
   state.head = (place + heads.length) % heads.length;
@@ -331,6 +329,9 @@ $("order").append(Object.assign(make("option", "layer by layer"), { value: "" })
   .filter(([name]) => heads.some((head) => head.number(name) != null))
   .map(([name, title]) => Object.assign(make("option", title), { value: name })));
 $("order").onchange = () => { drawOverview(); remember(); };
+const pointed = (event) => Number(event.target.dataset.query ?? -1);
+$("text").onpointerover = (event) => { const query = pointed(event); if (query >= 0 && !state.locked && query !== state.query) look(query, null, state.middle); };
+$("text").onpointerdown = (event) => { const query = pointed(event); if (query >= 0) lock(query, null, state.middle); };
 $("theme").onclick = toggleTheme;
 $("find").oninput = () => find($("find").value, false);
 $("find").onkeydown = (event) => { if (event.key === "Enter") find($("find").value, true); if (event.key === "Escape") { KEYS.Escape(); event.target.blur(); } event.stopPropagation(); };
