@@ -9,6 +9,7 @@ from manyheads.lens.given import of_weights, uniform
 from manyheads.lens.grid import draw_heads
 from manyheads.lens.heatmap import draw_heatmap
 from manyheads.lens.html import write_page
+from manyheads.lens.importance import importance_by_ablation, importance_by_gradient
 from manyheads.lens.masks import draw_masks
 from manyheads.lens.matches import duplicate_token_score, induction_score
 from manyheads.lens.norms import value_norms, weighted_norms
@@ -17,9 +18,11 @@ from manyheads.lens.places import offset_score, previous_token_score, sink_mass
 from manyheads.lens.portrait import Portrait, portray
 from manyheads.lens.redundancy import redundancy
 from manyheads.lens.relations import offset_share, relation_share
+from manyheads.lens.relevance import relevance
 from manyheads.lens.rollout import rollout
 from manyheads.lens.spread import coverage, effective_keys, mean_distance
 from manyheads.lens.summary import HeadSummary, summarize_heads, summarize_layer
+from manyheads.lens.without import without
 
 __all__ = [
     "HeadSummary",
@@ -32,6 +35,8 @@ __all__ = [
     "duplicate_token_score",
     "effective_keys",
     "flow",
+    "importance_by_ablation",
+    "importance_by_gradient",
     "induction_score",
     "mean_distance",
     "merge_labels",
@@ -43,6 +48,7 @@ __all__ = [
     "previous_token_score",
     "redundancy",
     "relation_share",
+    "relevance",
     "rollout",
     "sink_mass",
     "summarize_heads",
@@ -50,5 +56,6 @@ __all__ = [
     "uniform",
     "value_norms",
     "weighted_norms",
+    "without",
     "write_page",
 ]
