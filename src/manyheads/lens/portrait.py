@@ -48,13 +48,18 @@ class Portrait:
 
 
 def portray(
-    call: AttentionCall, tokens: Int[Tensor, "*batch kv_len"] | None = None, *, sequence: int = 0
+    call: Statistics,
+    tokens: Int[Tensor, "*batch kv_len"] | None = None,
+    *,
+    layer: str | None = None,
+    sequence: int = 0,
 ) -> Portrait:
     """Keep what `write_page` shows of a call; to be given to `probe.watch` as ``each``.
 
     Args:
-        call: What `probe.watch` saw.
+        call: What `probe.watch` saw, or `statistics` or `of_weights` give.
         tokens: The ids of the text's tokens, for self-attention.
+        layer: The name of its layer; None where a watched model tells it.
         sequence: Which sequence of the batch.
 
     Raises:
@@ -69,6 +74,7 @@ def portray(
         >>> found[0].cells.shape, found[0].top_keys.shape
         (torch.Size([2, 128, 128]), torch.Size([2, 300, 5]))
     """
+    name = layer or (call.where if isinstance(call, AttentionCall) else "attention")
     batch, _, q_len, _ = call.call.q.shape
     kv_len = call.call.k.shape[2]
     if not 0 <= sequence < batch:
@@ -87,7 +93,7 @@ def portray(
     else:
         cells = alone.pooled(MOST_CELLS, MOST_CELLS, "max")
     return Portrait(
-        layer=call.where,
+        layer=name,
         lengths=(q_len, kv_len),
         cells=cells[0].float().cpu(),
         rows=rows.cpu(),
@@ -97,7 +103,7 @@ def portray(
             "effective keys": _binned(alone.entropy()[0].exp()),
             "distance": _binned(alone.distance()[0]),
         },
-        summaries=summarize_layer(call.where, alone, ids),
+        summaries=summarize_layer(name, alone, ids),
     )
 
 

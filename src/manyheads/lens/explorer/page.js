@@ -303,7 +303,8 @@ function recall() {
   if (kept.get("order") in TITLES) $("order").value = kept.get("order");
   state.pin = kept.has("pin") ? number("pin", heads.length) : null;
   state.head = number("head", heads.length);
-  state.query = number("query", heads[state.head].layer.lengths[0]);
+  const queries = heads[state.head].layer.lengths[0];
+  state.query = kept.has("query") ? number("query", queries) : queries - 1;
   state.locked = kept.has("query");
 }
 
