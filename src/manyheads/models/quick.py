@@ -13,16 +13,12 @@ from manyheads.layers import Block, FeedForward, MultiHeadAttention, Residual
 from manyheads.layers.bare import Bare, NotBareError
 from manyheads.layers.feed_forward import ACTIVATIONS
 from manyheads.layers.norm import LayerNorm, RMSNorm
-from manyheads.layers.skinny import MOST_ROWS, product
+from manyheads.layers.skinny import MOST_ROWS, Skinny
 from manyheads.masks import Bound, Tokens
 from manyheads.models.decoder import Decoder
 from manyheads.positions import Rotary
 from manyheads.positions.given import is_plain_call
 from manyheads.positions.turn import Turn
-
-Linear = tuple[Tensor, Tensor | None]
-"""Weight and bias."""
-
 
 class QuickDecoder:
     """The steps of a `Decoder` after its prompt, without gradients, on the CPU.
@@ -42,9 +38,10 @@ class QuickDecoder:
         self.model = bare.module(model, Decoder)
         blocks = bare.part(model, "layers", nn.ModuleList)
         self.layers = [_layer(bare, bare.part(blocks, name, Block)) for name in blocks._modules]
-        self.output = bare.weights(bare.part(model.embedding, "tokens", nn.Embedding))
+        output = bare.weights(bare.part(model.embedding, "tokens", nn.Embedding))
         if model.output is not None:
-            self.output = bare.weights(bare.part(model, "output", nn.Linear))
+            output = bare.weights(bare.part(model, "output", nn.Linear))
+        self.output = Skinny(*output)
 
     def serves(self, tokens: Tensor, caches: Sequence[Cache]) -> bool:
         """Whether nobody could tell this from a call of the model."""
@@ -53,8 +50,8 @@ class QuickDecoder:
             and not torch.is_grad_enabled()
             and is_plain_call(tokens)
             and not torch.is_autocast_enabled("cpu")
-            and self._bare.dtype is self.output[0].dtype
-            and self.output[0].is_cpu
+            and self._bare.dtype is self.output.weight.dtype
+            and self.output.weight.is_cpu
             and self._bare.holds()
             and all(map(_keeps_a_text, caches))
         )
@@ -63,11 +60,11 @@ class QuickDecoder:
         """Logits of each token that follows one of these, (batch, length, vocab_size)."""
         x, bound = self.model.begin(tokens, caches=caches)
         assert bound is not None
-        step = _Step(bound)
+        step, shape, x = _Step(bound), tokens.shape, x.flatten(0, 1)
         with self.model.serving(caches):
             for layer, cache in zip(self.layers, caches, strict=True):
                 x = layer.read(x, cache, step)
-        return product(self.model.norm(x), *self.output)
+        return self.output(self.model.norm(x)).view(*shape, -1)
 
 
 def quick_form(model: object) -> QuickDecoder | None:
@@ -84,16 +81,17 @@ class _Norm(NamedTuple):
     weight: Tensor
     bias: Tensor | None
     eps: float
-    is_rms: bool
+    least: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self.is_rms:
-            return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
-        # Twice as many calls in torch's own: sqrt(n) x / sqrt(|x|^2 + n eps).
-        wide, n = x if x.element_size() >= 4 else x.float(), x.shape[-1]
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        length = torch.hypot(length, length.new_tensor((n * self.eps) ** 0.5))
-        return (wide / length * n**0.5 * self.weight).to(x.dtype)
+        n = x.shape[1]
+        if self.least is None:
+            return F.layer_norm(x, (n,), self.weight, self.bias, self.eps)
+        # Torch's own takes twice as many calls: sqrt(n) x / sqrt(|x|^2 + n eps).
+        wide = x if x.element_size() >= 4 else x.float()
+        length = torch.linalg.vector_norm(wide, dim=1, keepdim=True).hypot_(self.least)
+        normal = wide.div(length).mul_(self.weight).mul_(n**0.5)
+        return normal if wide is x else normal.to(x.dtype)
 
 
 class _Step:
@@ -107,12 +105,20 @@ class _Step:
         self.bound = bound
         self._bounds: dict[tuple[int, int], Bound] = {}
         self._turns: dict[object, Turn] = {}
+        self._matrices: dict[object, Tensor] = {}
 
-    def turn(self, rotary: Rotary, like: Tensor) -> Turn:
+    def turn(self, rotary: Rotary, x: Tensor) -> Tensor:
+        """Queries or keys, turned; a turn is linear, and one token has one matrix for all heads."""
         key = rotary._frequencies, rotary.pairs, rotary.gain
         if key not in self._turns:
-            self._turns[key] = rotary.at(self.bound.q.position, like=like)
-        return self._turns[key]
+            self._turns[key] = turn = rotary.at(self.bound.q.position, like=x)
+            if x.shape[2] == 1:
+                # Each unit vector is a head of its own: (batch, head_dim, 1, head_dim).
+                units = torch.eye(x.shape[3], dtype=x.dtype)[None, :, None]
+                self._matrices[key] = turn.rotate(units.expand(x.shape[0], -1, -1, -1))[:, :, 0]
+        if x.shape[2] == 1:
+            return torch.bmm(x[:, :, 0], self._matrices[key])[:, :, None]
+        return self._turns[key].rotate(x)
 
     def among(self, keys: Tokens) -> Bound:
         """Who may see whom among all keys of a cache."""
@@ -127,39 +133,49 @@ class _Step:
 class _Layer(NamedTuple):
     attention: MultiHeadAttention
     attention_norm: _Norm
-    q: Linear
-    k: Linear
-    v: Linear
-    out: Linear
+    q: Skinny
+    k: Skinny
+    v: Skinny
+    out: Skinny
     rotary: Rotary | None
     thought_norm: _Norm
-    gate: Linear | None
-    up: Linear
-    down: Linear
+    gate: Skinny | None
+    up: Skinny
+    down: Skinny
     activation: str
 
     def read(self, x: Tensor, cache: Cache, step: _Step) -> Tensor:
         """The stream after this layer."""
         x = x + self._attend(self.attention_norm(x), cache, step)
         y, bend = self.thought_norm(x), ACTIVATIONS[self.activation]
-        hidden = product(y, *self.up)
-        hidden = bend(hidden) if self.gate is None else bend(product(y, *self.gate)) * hidden
-        return x + product(hidden, *self.down)
+        hidden = bend(self.up(y)) if self.gate is None else bend(self.gate(y)).mul_(self.up(y))
+        return x + self.down(hidden)
 
     def _attend(self, x: Tensor, cache: Cache, step: _Step) -> Tensor:
-        layer, (batch, length, _) = self.attention, x.shape
+        layer, length = self.attention, step.bound.q.length
         # Queries and keys are turned together, for half the calls.
-        both = torch.cat((product(x, *self.q), product(x, *self.k)), dim=-1)
-        both = both.view(batch, length, -1, layer.head_dim).transpose(1, 2)
-        v = product(x, *self.v).view(batch, length, -1, layer.head_dim).transpose(1, 2)
+        both = _split(torch.cat((self.q(x), self.k(x)), dim=1), length, layer.head_dim)
         if self.rotary is not None:
-            both = step.turn(self.rotary, both).rotate(both)
-        q, k = both.split((layer.num_heads, layer.num_kv_heads), dim=1)
-        k, v, keys = cache.append(k, v, step.bound.kv)
-        mixed = attention(
-            q, k, v, step.among(keys), scale=layer._scale, softcap=layer.scores.softcap
-        )
-        return product(mixed.transpose(1, 2).reshape(batch, length, -1), *self.out)
+            both = step.turn(self.rotary, both)
+        q, k = both.split_with_sizes((layer.num_heads, layer.num_kv_heads), dim=1)
+        k, v, keys = cache.append(k, _split(self.v(x), length, layer.head_dim), step.bound.kv)
+        mixed = _mix(q, k, v, step.among(keys), layer)
+        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1))
+
+
+def _split(x: Tensor, length: int, head_dim: int) -> Tensor:
+    # (batch * length, heads * head_dim) -> (batch, heads, length, head_dim)
+    return x.view(-1, length, x.shape[1] // head_dim, head_dim).transpose(1, 2)
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, bound: Bound, layer: MultiHeadAttention) -> Tensor:
+    """A layer's call of `attention`, or what it comes to where one query sees all keys."""
+    plain = bound.is_plain and layer.scores.softcap is None and q.dtype != torch.float16
+    if not plain or q.shape[2] > 1 or layer._scale <= 0:
+        return attention(q, k, v, bound, scale=layer._scale, softcap=layer.scores.softcap)
+    # Heads that share keys stand as rows beside them.
+    packed = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+    return F.scaled_dot_product_attention(packed, k, v, scale=layer._scale).view(q.shape)
 
 
 def _layer(bare: Bare, block: Block) -> _Layer:
@@ -173,8 +189,8 @@ def _layer(bare: Bare, block: Block) -> _Layer:
     bare.part(layer, "output_dropout", nn.Dropout)
     bare.part(thought, "dropout", nn.Dropout)
 
-    def linear(module: nn.Module, name: str) -> Linear:
-        return bare.weights(bare.part(module, name, nn.Linear))
+    def linear(module: nn.Module, name: str) -> Skinny:
+        return Skinny(*bare.weights(bare.part(module, name, nn.Linear)))
 
     rotary = None if layer.rotary is None else bare.part(layer, "rotary", Rotary)
     if rotary is not None and (rotary.depends_on_length or rotary.axes is not None):
@@ -198,7 +214,12 @@ def _layer(bare: Bare, block: Block) -> _Layer:
 def _norm(bare: Bare, residual: Residual) -> _Norm:
     bare.part(residual, "dropout", nn.Dropout)
     norm = bare.part(residual, "norm", RMSNorm, LayerNorm)
-    return _Norm(*bare.weights(norm), norm.eps, isinstance(norm, RMSNorm))
+    weight, bias = bare.weights(norm)
+    least = None
+    if isinstance(norm, RMSNorm):
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        least = torch.tensor((weight.numel() * norm.eps) ** 0.5, dtype=dtype)
+    return _Norm(weight, bias, norm.eps, least)
 
 
 def _keeps_a_text(cache: Cache) -> bool:
