@@ -121,7 +121,7 @@ function thumbnail(head, place, order) {
   const said = order ? show(head.number(order)) : head.does;
   const small = picture(head);
   small.style.imageRendering = small.width < 60 ? "pixelated" : "auto";
-  button.append(small, make("small", order ? `${head.layer.layer} ${head.head}` : `${head.head}`), make("small", said));
+  button.append(small, make("small", order ? `${content.layers.indexOf(head.layer)}.${head.head}` : `${head.head}`), make("small", said));
   button.title = button.ariaLabel = `${head.name}: ${head.does}, ${show(head.number("effective_keys"))} effective keys`;
   button.onclick = () => choose(place);
   return button;
