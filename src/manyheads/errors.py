@@ -10,6 +10,9 @@ of this package catches them as it would expect.
 d_model must be divisible by num_heads; got d_model=10, num_heads=4.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class ManyheadsError(Exception):
     """Any mistake that this package reports."""
@@ -65,3 +68,16 @@ class MissingExtraError(ManyheadsError, RuntimeError):
 
 class MaskWarning(UserWarning):
     """A mask that is legal and probably not what was meant."""
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
+    """The end of an error about a wrong name: the right one if it is near, else what to do.
+
+    Example:
+        >>> nearest("Causl", ["Causal", "Window"], "Choose one.")
+        "Did you mean 'Causal'?"
+        >>> nearest("?", ["Causal", "Window"], "Choose one.")
+        'Choose one.'
+    """
+    near = get_close_matches(name, names, n=1)
+    return f"Did you mean {near[0]!r}?" if near else otherwise

@@ -1,5 +1,6 @@
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import manyheads as mh
+from manyheads.cache import Cache
 from manyheads.errors import CacheError, MaskError, OptionError
 from manyheads.masks import Tokens
 
@@ -27,6 +29,15 @@ def grown(*lengths: int) -> tuple[mh.GrowingCache, Tensor]:
 def held(cache: mh.GrowingCache) -> Tensor:
     batch = 2 if cache._k is None else cache._k.shape[0]
     return cache.append(heads(0, batch), heads(0, batch)).k
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [mh.GrowingCache, lambda: mh.QuantizedCache(4), mh.PagedCache])
+def test_it_prints_what_it_holds(kind: Callable[[], Cache]) -> None:
+    cache = kind()
+    assert repr(cache) == f"{type(cache).__name__}(0 tokens, 0 bytes)"
+    cache.append(heads(100), heads(100))
+    assert repr(cache) == f"{type(cache).__name__}(100 tokens, {cache.memory_bytes():,} bytes)"
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ PROGRAM = [sys.executable, "-m", "manyheads"]
             'Invalid value "int8" for --dtype. Choose from: "float32"',
         ),
         (["explain", "surplus"], r"Unused Tokens: \['surplus'\]."),
+        (["look", "mask"], ".*Run: manyheads look mask --help"),
     ],
 )
 def test_a_wrong_word_gets_one_line_and_exit_code_2(arguments, message, capsys):

@@ -88,7 +88,8 @@ def test_findings_end_with_1_and_are_written_as_json_too(file, name, tmp_path, c
         (["{}:leaky", "--inputs", "some"], "--inputs must be a shape such as 2x13x24"),
         (["{}:leaky", "--fact", "colour=red"], "--fact must be name=value with a name of causal"),
         ([], "target must be file.py:name; got target=None"),
-        (["--explain", "cold"], "code must be one of .*future_leak.*; got code='cold'"),
+        (["--explain", "xyz"], "of .*future_leak.*; got code='xyz'. --list explains each."),
+        (["--explain", "future_leek"], "code='future_leek'. Did you mean 'future_leak'"),
     ],
 )
 def test_what_cannot_be_examined_ends_with_2(file, arguments, message, capsys):

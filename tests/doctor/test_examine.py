@@ -222,3 +222,67 @@ def test_codes_are_a_vocabulary() -> None:
 
 def test_a_layer_of_ours_is_healthy_through_the_front_door() -> None:
     assert mh.doctor.examine(mh.MultiHeadAttention(16, 4), torch.randn(2, 5, 16)).findings == ()
+
+
+class Experts(nn.Module):
+    """Each token goes to one of eight experts, of whom some get none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route = nn.Linear(WIDTH, 8)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        share, chosen = self.route(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            if (mine := chosen == index).any():
+                out[mine] = expert(x[mine]) * share[mine][:, None]
+        return out
+
+
+def test_a_mixture_of_experts_is_no_patient() -> None:
+    assert examine(Experts(), stream(), facts=Facts(causal=False)).healthy
+
+
+class Bag(nn.Module):
+    """The mean of word vectors: no attention, and no order that could be lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.head(self.embed(input_ids).mean(dim=1))
+
+
+@pytest.mark.parametrize("model", [Bag(), nn.Sequential(nn.Embedding(WORDS, 8), nn.Linear(8, 8))])
+def test_models_that_do_not_attend_are_not_blamed_for_knowing_no_order(model: nn.Module) -> None:
+    report = examine(model, ids())
+    assert report.healthy, str(report)
+    assert report.verdict("no_position").says == "cannot tell"
+
+
+class WithLoss(Writer):
+    def forward(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        logits = super().forward(x)
+        return logits, nn.functional.cross_entropy(logits.mT, target)
+
+
+def test_a_target_without_a_source_is_not_taken_for_the_stream() -> None:
+    report = examine(WithLoss(Fused(True)), ids(), ids())
+    assert report.facts.x == "x"
+    assert report.healthy, str(report)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_short_examples_raise_no_false_alarm(length: int, batch: int) -> None:
+    x = stream(length, batch)
+    layer = mh.MultiHeadAttention(WIDTH, 4)
+    torchs = nn.TransformerEncoderLayer(WIDTH, 4, 32)
+    for model, args in ((Fused(True), (x,)), (layer, (x, stream(3, batch))), (torchs, (x,))):
+        report = examine(model, *args)
+        assert report.healthy, str(report)
+        raised = [verdict for verdict in report.verdicts if "the model raised" in verdict.reason]
+        assert raised == []

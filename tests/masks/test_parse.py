@@ -134,7 +134,9 @@ def test_whatever_else_a_text_says_is_refused_and_never_run(text, tmp_path, monk
     [
         ("Causal() &", r"as written in Python; got .Causal\(\) &. \(invalid syntax\). Write, for"),
         ("Causal", r"A mask must be called; got 'Causal' in 'Causal'. Write Causal\(\)"),
-        ("Windw(3)", r"must join Causal, Window, .* got 'Windw\(3\)' in"),
+        ("Windw(3)", r"must join Causal, Window, .* got 'Windw\(3\)' in .* Did you mean 'Window'"),
+        ("Causal() & Widow", "got 'Widow' in .* Did you mean 'Window'"),
+        ("Causal() + Window(3)", r"got 'Causal\(\) \+ Window\(3\)' in .* Build any other mask"),
         ("Window(2.5)", "must be a whole number, a word, None, a tuple, or a mask; got"),
         (
             "Window(width=3)",

@@ -173,6 +173,9 @@ class Cache(ABC):
         positions, absent = self.tokens.positions(), self.tokens.absent
         return positions if absent is None else positions.masked_fill(absent, -1)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.length} tokens, {self.memory_bytes():,} bytes)"
+
     @contextmanager
     def serving(self, layer: object) -> Iterator[None]:
         """Serve one call of a layer; if it fails, the cache is as it was before.

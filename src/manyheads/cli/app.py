@@ -53,7 +53,8 @@ def run(arguments: list[str]) -> int:
         code = app(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be answered
     except CycloptsError as error:
-        complain(f"{_usage(error)} Run: {_help_of(arguments)}")
+        command = " ".join(["manyheads", *(error.command_chain or ())])
+        complain(f"{_usage(error)} Run: {command} --help")
         return WRONG_USE
     except KeyboardInterrupt as stop:
         complain(str(stop) or "stopped.")
@@ -81,8 +82,3 @@ def _usage(error: CycloptsError) -> str:
     error.verbose = False
     text = str(error).strip()
     return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def _help_of(arguments: list[str]) -> str:
-    command = arguments[0] if arguments and arguments[0] in COMMANDS else ""
-    return " ".join(["manyheads", *filter(None, [command]), "--help"])

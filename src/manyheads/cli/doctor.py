@@ -11,7 +11,7 @@ from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
 from manyheads.cli.target import facts_of, guessed, inputs_of, load
 from manyheads.doctor import CHECKS, Check, examine
-from manyheads.errors import ExamineError
+from manyheads.errors import ExamineError, nearest
 
 
 def doctor(
@@ -74,7 +74,8 @@ def _explained(code: str) -> str:
     checks: dict[str, Check] = {check.code: check for check in CHECKS}
     if code not in checks:
         raise ExamineError(
-            f"code must be one of {', '.join(checks)}; got code={code!r}. --list explains each."
+            f"code must be one of {', '.join(checks)}; got code={code!r}. "
+            f"{nearest(code, checks, '--list explains each.')}"
         )
     check = checks[code]
     return "\n".join(

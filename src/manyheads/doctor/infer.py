@@ -87,7 +87,9 @@ def infer_output(model: nn.Module, call: Call, output: Any, facts: Facts) -> Fac
 
 
 def _stream(call: Call) -> Slot | None:
-    named = _first(call, STREAMS)
+    # A target without a source is what a loss compares with, and no stream.
+    alone = _first(call, ("src", "source", "memory")) is None
+    named = _first(call, tuple(n for n in STREAMS if not (alone and n in ("tgt", "target"))))
     if named is not None:
         return named
     return next((name for name, value in call.tensors() if value.ndim >= 2), None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from manyheads.errors import ManyheadsError, MaskError
+from manyheads.errors import ManyheadsError, MaskError, nearest
 from manyheads.masks.base import Mask
 
 # A function or a tensor of bools has no place in a text.
@@ -71,9 +71,12 @@ def _mask(node: ast.expr, text: str) -> Mask:
                 f"A mask must be called; got {_short(name)} in {_short(text)}. Write {name}(), "
                 f"with its numbers between the parentheses."
             )
+    called = node.func if isinstance(node, ast.Call) else node
+    word = called.id if isinstance(called, ast.Name) else ""
     raise MaskError(
         f"text must join {', '.join(_writable())} by & | ~ and parentheses; got "
-        f"{_short(ast.unparse(node))} in {_short(text)}. Build any other mask in Python."
+        f"{_short(ast.unparse(node))} in {_short(text)}. "
+        f"{nearest(word, _writable(), 'Build any other mask in Python.')}"
     )
 
 

@@ -1,9 +1,8 @@
 """The numbers of models that are known by name; weights are not part of it."""
 
-from difflib import get_close_matches
 from typing import Any
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, nearest
 from manyheads.models.decoder_config import DecoderConfig
 from manyheads.positions import Llama3Scaling
 
@@ -82,7 +81,6 @@ PRESETS: dict[str, DecoderConfig] = {
 def preset(name: str) -> DecoderConfig:
     """The config of this name."""
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else "Choose one."
+        hint = nearest(name, PRESETS, "Choose one.")
         raise OptionError(f"a preset must be one of {', '.join(PRESETS)}; got {name!r}. {hint}")
     return PRESETS[name]

@@ -7,7 +7,7 @@ import torch
 from tests.models.generation.models import EXACT, Words, greedy
 
 import manyheads as mh
-from manyheads.errors import CacheError, OptionError, ShapeError
+from manyheads.errors import CacheError, DTypeError, OptionError, ShapeError
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5]]
 
@@ -156,6 +156,11 @@ def test_a_text_may_have_no_length_and_no_rows() -> None:
         (PROMPTS, {"max_new_tokens": -1}, OptionError, "max_new_tokens must be an int of at least"),
         (PROMPTS, {"min_new_tokens": 9}, OptionError, "min_new_tokens must be at most max_new_tok"),
         (PROMPTS, {"generator": []}, OptionError, "generator must be one, or one for each of 3"),
+        ("abc", {}, DTypeError, "tokens must be rows of token ids; got a text: 'abc'. Encode it"),
+        (["a", "b"], {}, DTypeError, "tokens must be rows of token ids; got a text"),
+        (PROMPTS, {"sampling": 0.8}, OptionError, "sampling must be a Sampling; got sampling=0.8"),
+        (PROMPTS, {"stop": 5}, OptionError, r"got stop=5. Write stop=mh.Stop\(...\)"),
+        (PROMPTS, {"cache": mh.GrowingCache()}, CacheError, "got one GrowingCache. Give cache=G"),
         (PROMPTS, {"cache": []}, CacheError, "caches must be one for each of 2 layers; got 0"),
         (
             PROMPTS,

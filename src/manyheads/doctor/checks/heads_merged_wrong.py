@@ -9,6 +9,9 @@ from manyheads.doctor.attentions import attentions
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.patient import Patient
 
+SHORTEST = 6
+"""Tokens below which other mistakes can look like a wrong reshape by luck."""
+
 
 def look(patient: Patient) -> Iterator[Sign]:
     """Compare who reads whom with what each wrong reshape would give."""
@@ -22,6 +25,8 @@ def look(patient: Patient) -> Iterator[Sign]:
 
 
 def _by_influence(name: str, part: Patient) -> Iterator[Sign]:
+    if part.length < SHORTEST or part.facts.context is not None:
+        return
     seen = part.influence > 0
     lawful = torch.ones_like(seen)
     causal = bool(seen.tril().any()) and not bool(seen.all())

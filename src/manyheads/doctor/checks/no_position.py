@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from manyheads.doctor.attentions import ATTENTION
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.patient import Patient
 
@@ -14,6 +15,12 @@ def look(patient: Patient) -> Iterator[Sign]:
         raise CannotTell("order is not meant to matter")
     if patient.x.ndim > 3 or patient.length < 4:
         raise CannotTell("the example has no tokens to shuffle")
+    if patient.has_tokens:
+        mixes = bool((patient.influence.triu(1) + patient.influence.tril(-1)).any())
+    else:
+        mixes = any(ATTENTION.search(type(each).__name__) for each in patient.model.modules())
+    if not mixes:
+        raise CannotTell("its tokens do not attend to one another")
     off = max(_change(each) for each in (patient, patient.awake))
     if not off:
         unit = "of the output depends on the order of the tokens"

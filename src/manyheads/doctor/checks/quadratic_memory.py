@@ -48,9 +48,11 @@ class _Pairs(TorchDispatchMode):
         self.hooks = []
         for name, module in model.named_modules():
             enter = module.register_forward_pre_hook(lambda *_, name=name: self.path.append(name))
-            leave = module.register_forward_hook(lambda *_: self.path.pop() and None)
-            self.hooks += [enter, leave]
+            self.hooks += [enter, module.register_forward_hook(self._leave)]
         return self
+
+    def _leave(self, *_: Any) -> None:
+        self.path.pop()
 
     def __exit__(self, *error: Any) -> None:
         for hook in self.hooks:

@@ -13,7 +13,14 @@ from manyheads.doctor.training import gradients
 
 def look(patient: Patient) -> Iterator[Sign]:
     """Find parameters without a gradient whose values change nothing either."""
-    idle = [name for name, grad in without_gradient(patient) if not matters(patient, name)]
+    # An expert that nobody asked for this time is not unused: other inputs may.
+    other = patient.again()
+    silent = without_gradient(patient) & without_gradient(other)
+    idle = [
+        name
+        for name, _ in patient.model.named_parameters()
+        if name in silent and not matters(patient, name) and not matters(other, name)
+    ]
     if idle:
         total = sum(1 for _ in patient.model.parameters())
         unit = f"of {total} parameters are never read"
@@ -21,9 +28,9 @@ def look(patient: Patient) -> Iterator[Sign]:
         yield Sign(names, len(idle), unit, "0")
 
 
-def without_gradient(patient: Patient) -> list[tuple[str, None]]:
+def without_gradient(patient: Patient) -> set[str]:
     """Parameters that get no gradient at all from a loss that reads every output."""
-    return [(n, grad) for n, grad in gradients(patient, patient.base).items() if grad is None]
+    return {name for name, grad in gradients(patient, patient.base).items() if grad is None}
 
 
 def matters(patient: Patient, name: str) -> bool:

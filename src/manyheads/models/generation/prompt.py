@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from manyheads.errors import ShapeError
+from manyheads.errors import DTypeError, ShapeError
 from manyheads.models.embedding import check_ids
 
 Tokens = Tensor | Sequence[Sequence[int] | Tensor]
@@ -31,6 +31,7 @@ class Prompt:
         """The prompt that a caller gave.
 
         Raises:
+            DTypeError: If it is a text and no tokens.
             OptionError: If a token is not of the vocabulary.
             ShapeError: If a row is empty.
         """
@@ -39,6 +40,11 @@ class Prompt:
             if len(tokens) and not tokens.shape[1]:
                 _refuse_empty()
             return cls(tokens)
+        if isinstance(tokens, str) or any(isinstance(row, str) for row in tokens):
+            raise DTypeError(
+                f"tokens must be rows of token ids; got a text: {tokens!r}. Encode it with the "
+                f"model's vocabulary first: [tokenizer.encode(text)]."
+            )
         rows = [torch.as_tensor(row, device=device) for row in tokens]
         for row in rows:
             if not row.numel():

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from manyheads.cache import GrowingCache
+from manyheads.errors import OptionError
 from manyheads.models.generation.draw import Draws, check_draws
 from manyheads.models.generation.opening import Keeping, open_writer
 from manyheads.models.generation.prompt import Tokens
@@ -54,8 +55,8 @@ def stream(
 
     Raises:
         CacheError: If caches are not those of the model's layers and rows.
-        OptionError: If a number is out of range, or the text would be longer than the model's
-            positions or a cache allow.
+        OptionError: If an option is of another kind or out of range, or the text would be longer
+            than the model's positions or a cache allow.
         ShapeError: If a prompt is empty.
 
     Example:
@@ -67,6 +68,8 @@ def stream(
         torch.Size([1])
     """
     check_lengths(max_new_tokens, min_new_tokens)
+    _check_kind("sampling", sampling, Sampling)
+    _check_kind("stop", stop, Stop)
     writer = open_writer(model, tokens, cache, max_new_tokens)
     check_draws(generator, len(writer.prompt.tokens))
     remember = sampling.repetition_penalty is not None
@@ -75,6 +78,14 @@ def stream(
         return _write(writer, record, sampling, generator)
     helper = draft.open(tokens, writer, max_new_tokens)
     return speculate(writer, helper, draft.ahead, record, sampling, generator)
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(
+            f"{name} must be a {kind.__name__}; got {name}={value!r}. Write "
+            f"{name}=mh.{kind.__name__}(...)."
+        )
 
 
 @torch.no_grad()
