@@ -81,6 +81,8 @@ def call_of(given: dict[str, Any]) -> Call:
     seen = given.get("attn_bias") if seen is None else seen
     mask = bias = None
     if seen is not None:
+        # It is broadcast from the right: (heads, q_len, kv_len) is one for all rows.
+        seen = seen[(None,) * max(0, given["query"].ndim - seen.ndim)]
         seen = four(seen.expand(*given["query"].shape[: max(0, seen.ndim - 2)], *seen.shape[-2:])
                     if seen.ndim > 4 else seen)  # fmt: skip
         mask, bias = (seen, None) if seen.dtype.is_floating_point is False else (None, seen)
