@@ -13,6 +13,7 @@ from benchmarks import (
     neighbours,
     packed,
     patterns,
+    perplexity,
     statistics,
     window,
 )
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         packed.PACKED,
         window.WINDOW,
         keep.KEEP,
+        perplexity.PERPLEXITY,
         generate.GENERATE,
         neighbours.NEIGHBOURS,
         patterns.PATTERNS,
