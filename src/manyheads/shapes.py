@@ -4,7 +4,7 @@ Axes: batch heads kv_heads q_len kv_len length head_dim value_dim d_model. Funct
 (batch, heads, length, head_dim), modules take (batch, length, d_model).
 """
 
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -141,22 +141,38 @@ def check_positions(name: str, positions: Positions, batch: int, length: int) ->
                 f"{shape}. Give each token of the call its position."
             )
         return positions
-    if isinstance(positions, bool) or not isinstance(positions, int | torch.SymInt):
+    count = whole(positions)
+    if count is None:
         raise PositionError(
             f"{name} must be None, an int or an integer tensor; got {name}={positions!r}. "
             f"An int is the first position of a run."
         )
-    return positions
+    return count
 
 
 def check_count(name: str, value: object, *, least: int = 1) -> int:
     """Return ``value`` if it is an int of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < least:
+    count = whole(value)
+    if count is None or count < least:
         raise OptionError(
             f"{name} must be an int of at least {least}; got {name}={value!r}. "
             f"It counts things: give a whole number."
         )
-    return value  # type: ignore[return-value]
+    return count
+
+
+def whole(value: object) -> int | None:
+    """A whole number as an int, numpy's included; None for anything else.
+
+    Example:
+        >>> whole(3), whole(True), whole(3.0)
+        (3, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | torch.SymInt):  # A symbol of the compiler stays what it is.
+        return value  # type: ignore[return-value]
+    return int(value) if isinstance(value, Integral) else None
 
 
 def is_number(value: object) -> bool:

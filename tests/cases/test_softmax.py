@@ -54,7 +54,9 @@ def test_scores_that_bf16_would_merge_stay_apart(dtype: torch.dtype, backend: st
 def test_large_scores_do_not_overflow(with_bias: bool, dtype: torch.dtype, backend: str) -> None:
     """SOFT-01: scores 1000, 999 and -1000, by the keys or by a bias."""
     scores = torch.tensor([1000.0, 999.0, -1000.0])
-    v = torch.eye(3, dtype=dtype)[None, None].requires_grad_()
+    # Beside such a bias, fused leaves gradients to others: see functional/test_large_biases.py.
+    learns = not (with_bias and backend == "fused")
+    v = torch.eye(3, dtype=dtype)[None, None].requires_grad_(learns)
     if with_bias:
         q, k = torch.zeros(1, 1, 1, 4, dtype=dtype), torch.zeros(1, 1, 3, 4, dtype=dtype)
         options = {"bias": scores[None]}
@@ -64,6 +66,8 @@ def test_large_scores_do_not_overflow(with_bias: bool, dtype: torch.dtype, backe
         options = {"scale": 1.0}
     output = mh.attention(q, k, v, **options, backend=backend)
     near(output[0, 0, 0], [0.73105857863, 0.26894142137, 0.0])
+    if not learns:
+        return
     output[..., 0].sum().backward()
     # A fused backward pass begins at the log-sum-exp, which fp32 rounds to 6e-5 near 1000.
     near(v.grad[0, 0, :, 0], [0.73105857863, 0.26894142137, 0.0], share=6)

@@ -1,8 +1,13 @@
+import csv
+import json
+
+import numpy as np
 import pytest
 import torch
 
 from manyheads.cli import main
 from manyheads.cli.heads import look_at
+from manyheads.cli.shades import heatmap
 from manyheads.training import load
 
 
@@ -11,7 +16,7 @@ def test_every_head_has_a_line_in_the_table_and_a_map_in_the_picture(run, tmp_pa
     assert main(["look", str(run), "abcé", "--out", str(picture)]) == 0
     out = capsys.readouterr().out
     for attention in ("encoder.0", "decoder.0.self", "decoder.0.cross"):
-        lines = [line for line in out.splitlines() if line.startswith(attention)]
+        lines = [line for line in out.splitlines() if line.startswith(f"{attention} ")]
         assert len(lines) == 2
     assert out.splitlines()[0] == "read     abcé"
     assert out.splitlines()[1].startswith("written  ")
@@ -48,3 +53,124 @@ def test_what_cannot_be_seen_or_drawn_is_refused_before_anything_is_printed(
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+FILE = """
+import torch
+import manyheads as mh
+
+
+class Reader(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(300, 16)
+        self.attention = mh.MultiHeadAttention(16, 2)
+
+    def forward(self, ids):
+        return self.attention(self.embedding(ids), mask=mh.Causal())
+
+
+def encode(text):
+    return list(text.encode())
+
+
+def reader():
+    torch.manual_seed(0)
+    return Reader()
+
+
+layer = torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True), (torch.randn(1, 5, 16),)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "readers.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_a_model_in_a_file_reads_the_text_by_the_encode_beside_it(file, capsys):
+    assert main(["look", f"{file}:reader", "a cat", "--head", "attention:1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("read  a cat")
+    assert "attention, head 1: " in out
+    drawn = [line for line in out.splitlines() if "│" in line]
+    assert [line.split(" │")[0].strip() for line in drawn] == list("a␣cat")
+    assert drawn[0].split("│")[1] == "█    "  # the first token sees itself alone
+    assert drawn[0].endswith(" 1.00 a")
+
+
+def test_without_a_text_a_model_in_a_file_reads_its_example(file, capsys):
+    assert main(["look", f"{file}:layer"]) == 0
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if line.startswith("self_attn")]) == 3
+
+
+def test_every_ending_writes_what_it_says(file, tmp_path, capsys):
+    endings = ("html", "json", "csv", "npz", "svg")
+    files = [tmp_path / f"heads.{ending}" for ending in endings]
+    outs = [part for path in files for part in ("--out", str(path))]
+    assert main(["look", f"{file}:reader", "<b>abab", *outs]) == 0
+    page, record, rows, arrays, picture = files
+    assert "<b>" not in page.read_text("utf-8").split("</style>")[1]
+    heads = json.loads(record.read_text())["heads"]
+    assert [(head["layer"], head["head"]) for head in heads] == [("attention", 0), ("attention", 1)]
+    lines = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
+    assert float(lines[1]["induction"]) == pytest.approx(heads[1]["induction"])
+    weights = np.load(arrays)["attention/weights"]
+    assert weights.shape == (2, 7, 7)
+    assert weights.sum(-1) == pytest.approx(np.ones((2, 7)), abs=1e-5)
+    assert picture.read_text("utf-8").startswith("<?xml")
+
+
+def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = {word: number for number, word in enumerate(["[UNK]", "the", "cat", "sat"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    config = BertConfig(
+        vocab_size=4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(tmp_path)
+    capsys.readouterr()
+    assert main(["look", str(tmp_path), "the cat sat"]) == 0
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if line.startswith("encoder.layer.")]) == 5
+    assert [line.split(" │")[0].strip() for line in out.splitlines() if "│" in line] == [
+        "the", "cat", "sat",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["torch.nn:Identity", "a text"], "text must be encoded before the model"),
+        (["{}:layer", "a text"], "the model of {}:layer must take what it is given; got Assertion"),
+        (["{}:reader", "abc", "--head", "nowhere:1"], "--head must be LAYER:NUMBER"),
+        (["{}:reader", "abc", "--out", "nowhere/a.csv"], "path must lie in a folder that exists"),
+        (["{}:reader", "abc", "--out", "nowhere/a.html"], "path must end in .html"),
+        (["{}:reader", ""], "text must hold at least one character"),
+        (["smollm2"], "text must hold at least one character"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(file, arguments, message, capsys):
+    assert main(["look", *(each.format(file) for each in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message.format(file) in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_more_tokens_than_characters_show_the_greatest_weight_of_several():
+    weights = torch.zeros(100, 120)
+    weights[99, 119] = 1.0
+    lines = heatmap(weights, [str(i) for i in range(100)]).splitlines()
+    assert len(lines) == 40
+    assert all(len(line.split("│")[1]) == 60 for line in lines)
+    assert lines[-1].endswith(" █│")
+    assert "█" not in "".join(lines[:-1])

@@ -29,7 +29,7 @@ def answers(q: Tensor, k: Tensor, v: Tensor, mask: mh.Mask, backend: str) -> lis
     return [output, lse, *torch.autograd.grad(loss, leaves)]
 
 
-@pytest.mark.parametrize("block", [2, 5])
+@pytest.mark.parametrize("block", [pytest.param(2, marks=pytest.mark.long), 5])
 def test_blocks_of_any_size_keep_every_law(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK", block)
     monkeypatch.setattr(tiles, "KEYS_AT_ONCE", 12)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads.functional.fused import lower, written_shape
 
 Q, K = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8)
 
@@ -65,3 +66,69 @@ def test_memory_grows_with_both_lengths_on_the_reference_alone() -> None:
     small, large = extra(1024), extra(4096)
     assert large["reference"] == 16 * small["reference"] == 3 * 4 * 8 * 4096**2  # type: ignore[operator]
     assert large["fused"] == small["fused"] == 0
+
+
+LONG = torch.zeros(1, 2, 4096, 8)
+BIG_BIRD = mh.Window(65) | mh.Global(0) | mh.RandomBlocks(2, 64, length=4096)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask": BIG_BIRD},
+        {"mask": BIG_BIRD, "bias": mh.T5Bias(2)},
+        {"mask": BIG_BIRD, "softcap": 5.0},
+        {"bias": mh.ALiBi(2)},
+    ],
+    ids=str,
+)
+def test_nothing_is_written_out_to_tell_what_would_be(options: dict[str, object]) -> None:
+    most = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        only_watches = True
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal most
+            result = function(*args, **(kwargs or {}))
+            for leaf in torch.utils._pytree.tree_leaves(result):
+                most = max(most, leaf.numel() if isinstance(leaf, torch.Tensor) else 0)
+            return result
+
+    with Watch():
+        table = mh.explain(LONG, LONG, LONG, **options, verbose=False)  # type: ignore[arg-type]
+    assert most <= 2**21 < 4096**2 / 4
+    told = {row.backend: row.extra_bytes for row in table.rows}
+    assert told["fused"] is None or told["fused"] > 4 * 4096**2
+
+
+CORNERS = {
+    "causal": {"mask": mh.Causal()},
+    "a window": {"mask": mh.Causal() & mh.Window(3)},
+    "padding": {"mask": mh.Padding(lengths=torch.tensor([2, 5]))},
+    "causal and padding": {"mask": mh.Causal() & mh.Padding(lengths=torch.tensor([2, 5]))},
+    "a mask a head": {"mask": mh.RandomBlocks(1, 2, length=5)},
+    "a bias": {"bias": torch.zeros(5, 5), "mask": mh.Causal()},
+    "a row of bias": {"bias": torch.zeros(1, 4, 1, 5), "mask": mh.Causal()},
+    "a row of bias beside padding": {
+        "bias": torch.zeros(1, 4, 1, 5), "mask": mh.Padding(lengths=torch.tensor([2, 5]))
+    },
+    "a bias of positions": {"bias": mh.T5Bias(4)},
+    "a bias of positions and a mask": {"bias": mh.T5Bias(4), "mask": mh.Window(2)},
+    "a bias that is converted": {"bias": torch.zeros(1, 1, 5, 5, dtype=torch.float64)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CORNERS.values(), ids=CORNERS)
+@pytest.mark.parametrize("q_len", [1, 3, 5])
+def test_a_corner_of_the_pairs_tells_what_is_written(
+    options: dict[str, torch.Tensor], q_len: int
+) -> None:
+    given = dict(options)
+    if isinstance(bias := given.get("bias"), torch.Tensor) and bias.shape[-2] > 1:
+        given["bias"] = bias[..., :q_len, :]
+    q, k = torch.zeros(2, 4, q_len, 8), torch.zeros(2, 2, 5, 8)
+    call = mh.statistics(q, k, k, **given).call._replace(need="output")
+    written, _ = lower(call)
+    given_or_none = written is None or written is call.bias
+    assert written_shape(call) == (None if given_or_none else tuple(written.shape))

@@ -95,6 +95,28 @@ def test_numbers_may_be_those_of_numpy_or_fractions() -> None:
         call(scale=np.bool_(True))
 
 
+def test_counts_may_be_those_of_numpy() -> None:
+    q = torch.randn(1, 4, 40, 8)
+    one = np.int64
+
+    def both(make: Callable[[type], object]) -> None:
+        found = (
+            mh.attention(q, q, q, x) if isinstance(x, mh.Mask) else mh.attention(q, q, q, bias=x)
+            for x in (make(int), make(one))
+        )
+        assert torch.equal(*found)  # type: ignore[arg-type]
+
+    both(lambda kind: mh.Causal() & mh.Window(kind(3)))
+    both(lambda kind: mh.RandomBlocks(kind(2), kind(4), length=kind(40), seed=kind(2**62)))
+    both(lambda kind: mh.ALiBi(kind(4)))
+    again = mh.attention(q, q, q, mh.Causal(), q_pos=one(2), kv_pos=one(2))  # type: ignore[arg-type]
+    assert torch.equal(again, mh.attention(q, q, q, mh.Causal()))
+    assert mh.Scores(scale=np.float32(0.5)) == mh.Scores(scale=0.5)
+    assert mh.Sampling(np.float32(0.5), top_k=one(3)) == mh.Sampling(0.5, top_k=3)
+    with pytest.raises(OptionError, match=r"size must be an int of at least 1; got size=np\.int64"):
+        mh.Window(one(0))
+
+
 def test_an_unknown_stage_is_refused() -> None:
     with pytest.raises(OptionError, match="raw, capped, masked, softmax; got stage='logits'"):
         mh.attention_scores(Q, K, K, stage="logits")  # type: ignore[arg-type]

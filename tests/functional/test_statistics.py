@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import manyheads as mh
-from manyheads.errors import DeviceError, OptionError, ShapeError
+from manyheads.errors import DeviceError, DTypeError, OptionError, ShapeError
 
 Q_LEN, KV_LEN = 67, 131
 KEEP = torch.arange(KV_LEN) < torch.tensor([[131], [90]])
@@ -248,11 +249,34 @@ def test_wrong_questions_are_refused_by_name():
     found = mh.statistics(q, k, v)
     with pytest.raises(OptionError, match=r"how must be one of mean, sum, max; got how='median'"):
         found.pooled(2, 2, "median")
-    with pytest.raises(OptionError, match=r"rows must lie in the 67 tokens.*got rows=\[67\]"):
+    with pytest.raises(OptionError, match=r"rows must lie in the 67 tokens.*got rows=67"):
         found.weights(rows=67)
+    for rows in ("first", [0.5], [[0, 1]], object()):
+        with pytest.raises(OptionError, match=r"rows must lie in the 67 tokens.*Give a slice"):
+            found.weights(rows=rows)
+    with pytest.raises(OptionError, match=r"tokens must be an int; got tokens=0\.5"):
+        found.mass_behind(0.5)
+    with pytest.raises(DTypeError, match=r"keys must be a torch\.Tensor; got keys=list"):
+        found.mass([True] * KV_LEN)
+    with pytest.raises(ShapeError, match=r"amounts must be \(batch, rows, q_len\).*\(2, 67\)"):
+        found.carried(torch.ones(2, Q_LEN))
     with pytest.raises(ShapeError, match=r"keys must be \(kv_len,\).*got shape \(67,\)"):
         found.mass(torch.ones(67))
     with pytest.raises(OptionError, match="count must be an int of at least 1"):
         found.top(0)
     with pytest.raises(DeviceError, match="q must hold numbers to have statistics"):
         mh.statistics(q.to("meta"), k.to("meta"), v.to("meta"))
+
+
+def test_rows_and_keys_may_be_none_at_all_or_numbers_of_numpy():
+    q, k, v = heads()
+    found = mh.statistics(q, k, v)
+    assert found.weights(rows=[], keys=[0]).shape == (2, 4, 0, 1)
+    assert torch.equal(found.weights(rows=np.int64(3)), found.weights(rows=3))
+    assert torch.equal(found.mass_behind(np.int64(1)), found.mass_behind(1))
+
+
+def test_a_batch_of_none_has_statistics():
+    q, k, v = (x[:0] for x in heads())
+    found = mh.statistics(q, k, v)
+    assert found.mass_behind(1).shape == found.entropy().shape == (0, 4, Q_LEN)

@@ -78,3 +78,13 @@ def test_auto_takes_it_for_half_empty_batches_and_long_documents() -> None:
     assert chosen(full) == chosen(mh.Documents(scattered)) == "fused"
     assert chosen(mh.Documents(torch.arange(1024)[None].expand(2, -1) // 16)) != "varlen"
     assert varlen.SHORTEST > 16
+
+
+def test_sinks_beside_queries_that_stand_nowhere_leave_lengths_alone() -> None:
+    q, k, v = (torch.randn(4, 2, 9, 8, dtype=torch.float64) for _ in range(3))
+    sinks = torch.tensor([0.5, -1.0], dtype=torch.float64)
+    found = [
+        mh.attention(q, k, v, sink_logits=sinks, q_pos=LEFT, kv_pos=LEFT, backend=backend)
+        for backend in ("reference", "varlen")
+    ]
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)

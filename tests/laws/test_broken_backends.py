@@ -122,8 +122,8 @@ def test_a_backend_that_answers_what_it_refuses_is_found_out(
     never = dataclasses.replace(REFERENCE, name="never", refusals=refusals)
     monkeypatch.setitem(BACKENDS, "never", never)
     check_backend("never")  # it refuses all, and by name
-    door = sys.modules["manyheads.functional.attention"]
-    monkeypatch.setattr(door, "choose", lambda call, backend: REFERENCE)
+    seam = sys.modules["manyheads.functional.seam"]
+    monkeypatch.setattr(seam, "choose", lambda call, backend: REFERENCE)
     with pytest.raises(LawBroken, match="refuses_by_name"):
         check_backend("never")
 

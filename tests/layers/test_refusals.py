@@ -57,6 +57,10 @@ REFUSED: dict[str, tuple[type[ManyheadsError], str, Callable[[], object]]] = {
     "output dropout": (OptionError, "output_dropout must", lambda: layer(output_dropout=-0.1)),
     "rotary": (OptionError, r"rotary must turn heads of width head_dim=4; got rotary.head_dim=8",
                lambda: layer(rotary=mh.Rotary(8))),
+    "rotary by name": (OptionError, r"rotary must be an object Rotary\(...\) or None; got "
+                       "rotary='rope'", lambda: layer(rotary="rope")),
+    "rotary of latents": (OptionError, r"rotary must be an object Rotary\(...\) or None; got "
+                          "rotary=8", lambda: mh.LatentAttention(8, 2, 4, head_dim=4, rotary=8)),
     "norm": (OptionError, "qk_norm must be None, 'rms' or 'layer'", lambda: layer(qk_norm="l2")),
     "scores": (OptionError, r"scores must be an object Scores\(...\); got scores=\{'softcap': 5",
                lambda: layer(scores={"softcap": 5.0})),

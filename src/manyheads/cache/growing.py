@@ -110,5 +110,5 @@ def extend(held: Tensor, length: int, new: Tensor) -> Tensor:
             room = held.new_empty(*held.shape[:2], total + total // 2, held.shape[3])
         room[:, :, :length] = held[:, :, :length].detach()
         held = room
-    held[:, :, length:total] = new.detach()
+    held.narrow(2, length, new.shape[2]).copy_(new)
     return held

@@ -1,4 +1,4 @@
-"""``manyheads look``: every head of a trained model on one text, or what a mask looks like."""
+"""``manyheads look``: every head of any model on one text, or what a mask looks like."""
 
 from pathlib import Path
 
@@ -7,53 +7,104 @@ from rich.table import Table
 from rich.text import Text
 
 from manyheads.cli.console import say
-from manyheads.cli.heads import Sight, look_at
-from manyheads.lens import HeadSummary, draw_heads, summarize_heads
-from manyheads.lens.labels import pair, visible
-from manyheads.training import load
+from manyheads.cli.seen import Seen, see
+from manyheads.cli.shades import heatmap
+from manyheads.cli.write_heads import table, writer
+from manyheads.errors import OptionError
+from manyheads.lens import HeadSummary, Portrait
 
-look = App(name="look", help="Print a table of heads, and draw each of them; or draw a mask.")
+look = App(name="look", help="Print a table of heads of any model, and draw them; or draw a mask.")
 look.command("manyheads.cli.mask:mask", help="Draw a mask, and count what it leaves.")
+
+DULL = ("evenly", "mixed", "first token")
 
 
 @look.default
-def heads(run: Path, text: str, /, *, out: Path = Path("heads.png")) -> None:
-    """Print a table of heads, and draw each of them.
+def heads(
+    model: str,
+    text: str | None = None,
+    /,
+    *,
+    out: list[Path] | None = None,
+    head: str | None = None,
+    inputs: list[str] | None = None,
+) -> None:
+    """Print what each head does, and one of them as a heatmap.
 
     Args:
-        run: The folder of a training run.
-        text: What the model reads.
-        out: The picture; .png, .svg or .pdf.
+        model: The folder of a training run or of a Hugging Face model, "smollm2", or file.py:name,
+            where an encode(text) beside it gives ids.
+        text: What the model reads; a file.py:name can be left to an example of its input.
+        out: Also write all heads: .png, .svg or .pdf (a picture), .html (a page to look around in),
+            .json or .csv (the table), .npz (arrays). May be given more than once.
+        head: The head to draw here, as LAYER:NUMBER; the clearest unless given.
+        inputs: For a file.py:name, shapes or names instead of a text; see manyheads doctor.
     """
-    sight = look_at(load(run), text)
-    # Drawn first, so that a picture which cannot be written is no surprise below the table.
-    draw_heads(sight.weights, sight.queries, sight.keys, title=pair(text, sight.answer), path=out)
+    writers = [writer(path, text or model) for path in out or ()]
+    seen = see(model, text, inputs or ())
+    chosen = _clearest(table(seen)) if head is None else _named(head, seen)
+    # Written first, so that a file which cannot be written is no surprise below the table.
+    for write in writers:
+        write(seen)
     # A line each, so that a terminal does not turn their order where one runs from the right.
-    say(f"read     {text}")
-    say(f"written  {sight.answer}")
-    say(table_of(sight))
-    say(f"Every head is drawn in {out}")
+    for line in seen.lines:
+        say(line)
+    say(table_of(seen))
+    portrait = next(each for each in seen.portraits if each.layer == chosen.layer)
+    say(f"\n{chosen.layer}, head {chosen.head}: {chosen.does}")
+    say(_drawn(seen, portrait, chosen.head))
+    for path in out or ():
+        say(f"All heads are in {path}")
 
 
-def table_of(sight: Sight) -> Table:
-    """A line for each head: how sharp it is, and what it reads for each character written."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("attention", no_wrap=True)
-    for name in ("head", "peak", "keys"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("strongest key of each query", overflow="fold")
-    for head in summarize_heads(sight.weights):
-        table.add_row(
-            head.layer,
-            str(head.head),
-            f"{head.peak:.2f}",
-            f"{head.effective_keys:.1f}",
-            Text(_read(head, sight.keys[head.layer])),
+def table_of(seen: Seen) -> Table:
+    """A line for each head: what it does, and the numbers that tell it."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("attention", no_wrap=True)
+    shown.add_column("head", justify="right", no_wrap=True)
+    shown.add_column("looks at", no_wrap=True)
+    for name in ("peak", "keys", "away", "before", "itself", "first", "same", "induction"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for each in table(seen):
+        masses = (each.previous, each.itself, each.first, each.duplicate, each.induction)
+        shown.add_row(
+            Text(each.layer),
+            str(each.head),
+            each.does,
+            f"{each.peak:.2f}",
+            f"{each.effective_keys:.1f}",
+            f"{each.distance:.1f}",
+            *("" if mass is None else f"{mass:.2f}" for mass in masses),
         )
-    table.caption = "peak: mean largest weight of a query. keys: how many it spreads over."
-    table.caption_justify = "left"
-    return table
+    shown.caption = (
+        "peak: mean largest weight of a query. keys: how many it spreads over. away: tokens to "
+        "what it reads. The rest: mean weight on the token before, the query itself, the first "
+        "token, earlier copies of the token, and what followed those."
+    )
+    shown.caption_justify = "left"
+    return shown
 
 
-def _read(head: HeadSummary, keys: list[str]) -> str:
-    return " ".join(visible(keys[place]) if place >= 0 else "." for place in head.strongest)
+def _drawn(seen: Seen, portrait: Portrait, head: int) -> str:
+    cells = portrait.cells[head]
+    queries, keys = seen.queries[portrait.layer], seen.keys[portrait.layer]
+    if portrait.is_exact:
+        return heatmap(cells, queries, keys)
+    length = portrait.lengths[0]
+    return heatmap(cells, [queries[-(-row * length // len(cells))] for row in range(len(cells))])
+
+
+def _clearest(heads: list[HeadSummary]) -> HeadSummary:
+    """The sharpest head that does something one can name."""
+    return max(heads, key=lambda each: (each.does not in DULL, each.peak))
+
+
+def _named(name: str, seen: Seen) -> HeadSummary:
+    layer, _, number = name.rpartition(":")
+    for each in table(seen):
+        if (each.layer, str(each.head)) == (layer, number):
+            return each
+    raise OptionError(
+        f"--head must be LAYER:NUMBER of the table; got --head={name!r}. The first is "
+        f"{table(seen)[0].layer}:0."
+    )

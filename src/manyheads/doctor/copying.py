@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from manyheads.doctor.call import Call
+from manyheads.doctor.running import run
 from manyheads.errors import ExamineError
 
 
@@ -74,10 +77,44 @@ def is_positional(name: str, module: nn.Module | None = None) -> bool:
     return bool(POSITIONAL.search(name) or POSITIONAL.search(kind))
 
 
-def placeless(model: nn.Module) -> nn.Module | None:
-    """A copy for which all tokens stand in one place; None if nothing in it tells places."""
+class _Flat(TorchFunctionMode):
+    """Angles are all 0: rotary positions that are computed on the way turn nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name not in ("cos", "sin", "polar"):
+            return func(*args, **kwargs)
+        self.asked = True
+        if name == "polar":
+            return func(args[0], torch.zeros_like(args[1]))
+        return func(torch.zeros_like(args[0]), **kwargs)
+
+
+class _Flattened(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with _Flat():
+            return self.model(*args, **kwargs)
+
+
+def placeless(model: nn.Module, call: Call) -> nn.Module | None:
+    """A copy for which all tokens stand in one place; None if nothing in it tells places.
+
+    Args:
+        model: The model.
+        call: What it is asked, to see whether it computes angles on the way.
+    """
     model = copy.deepcopy(model)
-    found = False
+    with _Flat() as mode:
+        run(model, call)
+    found = mode.asked
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if is_positional(name) and tensor.is_floating_point():
@@ -89,7 +126,7 @@ def placeless(model: nn.Module) -> nn.Module | None:
                 continue  # its parameters are zero by now
             found = True
             module.register_forward_hook(_silence)
-    return model if found else None
+    return _Flattened(model) if found else None
 
 
 def _silence(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:

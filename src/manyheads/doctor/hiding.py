@@ -22,7 +22,7 @@ def hide(patient: Patient, hidden: Tensor, call: Call | None = None) -> Call:
     if facts.padding is not None:
         if facts.real is None:
             raise CannotTell(f"nobody said {MEANING['real']}: declare Facts(real=...)")
-        return call.put(facts.padding, _marked(call.get(facts.padding), ~hidden, facts.real))
+        return call.put(facts.padding, marked(call.get(facts.padding), ~hidden, facts.real))
     if facts.mask is None:
         raise CannotTell(
             f"nobody said {MEANING['padding']}, or {MEANING['mask']}: declare Facts(padding=...) "
@@ -55,10 +55,10 @@ def show(patient: Patient, allowed: Tensor, call: Call | None = None) -> Call:
         allowed = allowed.repeat_interleave(shape[0] // patient.batch, dim=0)
     if len(shape) == 4:
         allowed = allowed[:, None].expand(-1, shape[1], -1, -1)
-    return call.put(facts.mask, _marked(given, allowed, facts.seen))
+    return call.put(facts.mask, marked(given, allowed, facts.seen))
 
 
-def _marked(given: Any, keep: Tensor, real: Any) -> Tensor:
+def marked(given: Any, keep: Tensor, real: Any) -> Tensor:
     """A mask of the type of the one given, or of the type of the value that marks what is real."""
     if isinstance(given, Tensor):
         dtype = given.dtype

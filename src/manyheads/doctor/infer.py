@@ -123,7 +123,7 @@ def _masks(call: Call, stream: Tensor, length: int, context: Slot | None) -> dic
         if not isinstance(value, Tensor) or value.ndim != 2 or value.is_floating_point():
             continue
         of_context = (
-            name.startswith(("memory", "src")) and context == "memory"
+            name.startswith(("memory", "src")) and context in ("memory", "src")
         ) or name == "memory_key_padding_mask"
         of_context = of_context or (crossed and name == "attention_mask")
         if of_context:

@@ -11,7 +11,7 @@ from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
 from manyheads.functional.chunked import CHUNKED
 from manyheads.functional.flex import FLEX
-from manyheads.functional.fused import FUSED, lower
+from manyheads.functional.fused import FUSED, written_shape
 from manyheads.functional.reference import REFERENCE
 from manyheads.functional.varlen import VARLEN
 from manyheads.masks import Bound, Mask
@@ -256,8 +256,8 @@ def _notes(call: Call, chosen: Backend) -> tuple[str, ...]:
             f"before every key and see nobody, unless positions say otherwise"
         )
     if call.mask is not None and chosen is FUSED and not call.mask.is_causal:
-        mask, _ = lower(call)
-        if mask is not None and mask.shape[2] > 1:
+        shape = written_shape(call)
+        if shape is not None and shape[2] > 1:
             notes.append(f"the mask {call.mask.rule} is written out, q_len x kv_len numbers")
     if isinstance(call.bias, PlacedBias) and chosen is FUSED:
         folded = call.bias.fold(call.q, call.k, call.mask, call.scale)

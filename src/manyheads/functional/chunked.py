@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
-from manyheads.functional.cut import Piece, cut
+from manyheads.functional.cut import Piece, cut, most_pairs
 from manyheads.functional.drops import Draw, Drops
 from manyheads.functional.fused import is_mapped, with_sinks
 from manyheads.functional.piece_bias import PieceBias, piece_bias
@@ -259,9 +259,7 @@ def _extra_bytes(call: Call) -> int:
     number = 8 if q.dtype == torch.float64 else 4
     copied = q.numel() + (k.numel() + v.numel() if q.element_size() < 4 else 0)
     whole = isinstance(call.bias, PlacedBias)
-    sizes = (*q.shape[:2], k.shape[1])
-    pieces = cut(call.bound, sizes, q.dtype, whole=whole)
-    most = max((piece.pairs(*q.shape[:2]) for piece in pieces), default=0)
+    most = most_pairs(call.bound, (*q.shape[:2], k.shape[1]), whole=whole)
     # Scores; drawn drops with the words that they are drawn from; what is capped; the bias.
     held = 1 + 1.5 * bool(call.dropout) + (call.softcap is not None) + (call.bias is not None)
     return number * (copied + int(held * most))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from manyheads.masks import Bound
-from manyheads.masks.plan import Row, has_no_tensors, plan
+from manyheads.masks.plan import BlockPlan, Row, has_no_tensors, plan
 
 BLOCK, PAIRS = 128, 2**18
 """Queries of a piece, and its pairs where heads and sequences can be parted to keep to them.
@@ -36,11 +36,6 @@ class Piece(NamedTuple):
     heads: slice
     kv_heads: slice
     mask: Tensor | None
-
-    def pairs(self, batch: int, num_heads: int) -> int:
-        """How many pairs it has, over its sequences and heads."""
-        sequences = len(range(batch)[self.sequences])
-        return sequences * len(range(num_heads)[self.heads]) * self.row.pairs
 
     def take(self, x: Tensor, share: Share) -> Tensor:
         """The part of a tensor that is of this piece; a view, unless its keys are several runs.
@@ -92,23 +87,49 @@ def cut(
         dtype: Of the masks.
         whole: Whether the heads of a sequence should stay together, however many pairs that makes.
     """
+    _, num_heads, num_kv_heads = heads
+    group = num_heads // num_kv_heads
+    for planned, row, parts in _places(bound, heads, whole=whole):
+        mask = planned.additive(row, num_heads, dtype)
+        by_head = mask is not None and mask.shape[1] > 1
+        for sequences, these in parts:
+            kv_heads = slice(these.start // group, (these.stop - 1) // group + 1)
+            of_these = mask[:, these] if mask is not None and by_head else mask
+            yield Piece(row, sequences, these, kv_heads, of_these)
+
+
+def most_pairs(bound: Bound, heads: tuple[int, int, int], *, whole: bool = False) -> int:
+    """The pairs of the largest piece that `cut` makes; no mask is written to tell."""
+    return max(
+        (
+            row.pairs * (sequences.stop - sequences.start) * (these.stop - these.start)
+            for _, row, parts in _places(bound, heads, whole=whole)
+            for sequences, these in parts
+        ),
+        default=0,
+    )
+
+
+Parts = Iterator[tuple[slice, slice]]
+"""Some sequences and some heads, one part after another."""
+
+
+def _places(
+    bound: Bound, heads: tuple[int, int, int], *, whole: bool
+) -> Iterator[tuple[BlockPlan, Row, Parts]]:
+    """Each row of each plan, and the parts in which it is done."""
     batch, num_heads, num_kv_heads = heads
-    group, alike = num_heads // num_kv_heads, has_no_tensors(bound)
+    alike = has_no_tensors(bound)
     for planned in plan(bound, batch, num_heads, BLOCK):
         at, head = planned.sequence, planned.head
         in_batch = range(batch) if alike else range(at, at + 1)
         in_heads = range(num_heads) if head is None else range(head, head + 1)
         for row in planned.rows:
-            mask = planned.additive(row, num_heads, dtype)
-            by_head = mask is not None and mask.shape[1] > 1
             most = max(PAIRS // row.pairs, len(in_heads) if whole else 1)
-            for sequences, these in _parts(in_batch, in_heads, group, most):
-                kv_heads = slice(these.start // group, (these.stop - 1) // group + 1)
-                of_these = mask[:, these] if mask is not None and by_head else mask
-                yield Piece(row, sequences, these, kv_heads, of_these)
+            yield planned, row, _parts(in_batch, in_heads, num_heads // num_kv_heads, most)
 
 
-def _parts(sequences: range, heads: range, group: int, most: int) -> Iterator[tuple[slice, slice]]:
+def _parts(sequences: range, heads: range, group: int, most: int) -> Parts:
     """Parts of at most so many heads: of several whole sequences, or of one."""
     if most >= len(heads):
         step, wide = most // len(heads), len(heads)

@@ -1,5 +1,6 @@
 """torch's fused attention, wherever it can serve without a hidden quadratic path."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -11,6 +12,7 @@ from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import attend_with_lse
 from manyheads.functional.fold import without_object
 from manyheads.functional.precision import full_precision
+from manyheads.functional.window import window
 from manyheads.masks import Bound
 from manyheads.shapes import values_are_cheap
 
@@ -46,9 +48,8 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
     It looks at the structure of the rule and at the kind of the positions, never at values.
     """
     mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
-    # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
-    if bias is not None and bias.dtype != call.q.dtype:
-        bias = bias.to(torch.promote_types(call.q.dtype, torch.float32))
+    if bias is not None:
+        bias = _as_added(bias, call.q.dtype)
     if mask is None:
         return bias, False
     if bias is None and mask.is_causal:
@@ -63,6 +64,11 @@ def lower(call: Call) -> tuple[Tensor | None, bool]:
     if causal and bias.shape[2] > 1:
         bias = bias.tril()  # the kernel adds it to the -inf of the future, which a NaN would spoil
     return bias, causal
+
+
+def _as_added(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
+    return bias if bias.dtype == dtype else bias.to(torch.promote_types(dtype, torch.float32))
 
 
 def _skips_future(call: Call, mask: Bound, bias: Tensor | None) -> bool:
@@ -193,6 +199,8 @@ def _is_slow(call: Call) -> bool:
     halves = call.q.dtype in _HALVES and call.q.device.type == "cpu"
     if not halves or torch.compiler.is_compiling():
         return False
+    if call.q.shape[2] == 1 and call.q.dtype == torch.bfloat16 and not call.needs_grad:
+        return False  # a step of decoding: to widen all keys costs as much as to read them
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
@@ -226,10 +234,12 @@ def _extra_bytes(call: Call) -> int:
     extra = 0
     if _is_slow(call):
         extra += 4 * (call.q.numel() + call.k.numel() + call.v.numel())
-    plain, _ = without_object(call)
-    mask, _ = lower(plain)
-    if mask is not None and mask is not call.bias:
-        extra += mask.numel() * (mask.element_size() + 1)  # and the bool of which it was made
+    plain = call
+    if isinstance(call.bias, PlacedBias) and _folds(call, call.bias):
+        plain, _ = without_object(call)
+    shape = written_shape(plain)
+    if shape is not None:
+        extra += math.prod(shape) * (call.q.element_size() + 1)  # and the bool of which it is made
     fitted = fit(plain.q, plain.k, plain.v)
     for before, after in zip((call.q, call.k, call.v), fitted, strict=True):
         if after is not before:
@@ -237,12 +247,41 @@ def _extra_bytes(call: Call) -> int:
     return extra
 
 
+def _folds(call: Call, bias: PlacedBias) -> bool:
+    return bias.fold(call.q, call.k, call.mask, call.scale) is not None
+
+
+def written_shape(call: Call) -> tuple[int, ...] | None:
+    """The shape of what `lower` writes out, which may be too large to be; None if nothing is.
+
+    A corner of the pairs tells along which axes anything changes.
+    """
+    mask, bias = call.mask, call.bias
+    if bias is None and (mask is None or mask.is_causal):
+        return None
+    if isinstance(bias, Tensor) and _as_added(bias, call.q.dtype) is bias:
+        one_row = bias.shape[2] == 1
+        if mask is None or (mask.is_causal and one_row and _skips_future(call, mask, bias)):
+            return None
+    whole = (call.q.shape[2], call.k.shape[2])
+    corner = window(call, slice(None), *(slice(0, min(2, length)) for length in whole))
+    written = corner.written_bias()
+    shapes = [] if written is None else [written.shape]
+    if mask is not None and corner.mask is not None:
+        causal = _skips_future(call, mask, bias if isinstance(bias, Tensor) else written)
+        if written is None or not (causal and mask.is_causal):
+            shapes.append(corner.mask.dense(call.q.shape[1], past_only=causal).shape)
+    batch, heads, *lengths = torch.broadcast_shapes(*shapes)
+    full = (n if size > 1 else 1 for size, n in zip(lengths, whole, strict=True))
+    return batch, heads, *full
+
+
 def _quadratic(call: Call) -> bool:
     if 1 in (call.q.shape[2], call.k.shape[2]):
         return False
     mask, bias = call.mask, call.bias
     if isinstance(bias, PlacedBias):
-        if bias.fold(call.q, call.k, mask, call.scale) is None:
+        if not _folds(call, bias):
             return True
         bias = None
     if mask is None or (bias is None and mask.is_causal):

@@ -126,7 +126,7 @@ def linear_attention_with_state(
         torch.Size([1, 2, 4, 5])
     """
     make = _features(feature)
-    check_count("chunk", chunk)
+    chunk = check_count("chunk", chunk)
     call = simplify_call("linear_attention", q, k, v, mask)
     with full_precision(q.device):
         features = _of_keys(make, call)

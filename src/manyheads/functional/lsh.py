@@ -86,8 +86,8 @@ def lsh_attention(
         True
     """
     _check(q, k, itself)
-    check_count("bucket_size", bucket_size)
-    check_count("rounds", rounds)
+    bucket_size = check_count("bucket_size", bucket_size)
+    rounds = check_count("rounds", rounds)
     q, v = check_tensor("q", q), check_tensor("v", v)
     shares = v.ndim == q.ndim == 4 and v.shape[1] and q.shape[1] % v.shape[1] == 0
     v = repeat_heads(v, q.shape[1]) if shares else v

@@ -64,8 +64,8 @@ def nystrom_attention(
         >>> torch.allclose(few, mh.attention(q, k, v), atol=1e-6)
         True
     """
-    check_count("landmarks", landmarks)
-    check_count("iterations", iterations)
+    landmarks = check_count("landmarks", landmarks)
+    iterations = check_count("iterations", iterations)
     why = "Each of its landmarks averages over the sequence, the future too"
     call = simplify_call("nystrom_attention", q, k, v, mask, scale=scale, never_causal=why)
     q_len, kv_len, heads = q.shape[2], k.shape[2], q.shape[1]

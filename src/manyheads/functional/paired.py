@@ -29,7 +29,7 @@ def paired_scores(call: Call, rows: slice, shift: int) -> Tensor:
 def _length(call: Call) -> int:
     if call.mask is not None or call.bias is not None:
         return _LENGTH
-    return max(1, SCORES // call.q[:, :, :1].numel())
+    return max(1, SCORES // max(1, call.q[:, :, :1].numel()))
 
 
 def _diagonal(part: Call) -> Tensor:

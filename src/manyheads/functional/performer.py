@@ -212,7 +212,7 @@ def performer_attention_with_state(
     Returns:
         The output, and the state for the next call.
     """
-    check_count("chunk", chunk)
+    chunk = check_count("chunk", chunk)
     call = simplify_call("performer_attention", q, k, v, mask, scale=scale)
     _check_scale(call.scale)
     directions = _directions(features, call.q)

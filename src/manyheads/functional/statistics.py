@@ -18,7 +18,7 @@ from manyheads.functional.rows import Rows, rows_of
 from manyheads.functional.window import window
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias
-from manyheads.shapes import Positions, check_count
+from manyheads.shapes import Positions, check_count, check_tensor, whole
 
 PerRow = Float[Tensor, "batch num_heads q_len"]
 Tokens = slice | int | Sequence[int] | Tensor | None
@@ -166,6 +166,12 @@ class Statistics:
         0 is the query's own token, 1 the previous one, below 0 those to come. No pass over all
         scores is needed where positions are runs.
         """
+        if (count := whole(tokens)) is None:
+            raise OptionError(
+                f"tokens must be an int; got tokens={tokens!r}. It counts positions back from a "
+                f"query: 0 is its own, below 0 those to come."
+            )
+        tokens = count
         bound = mask_of(self.call)
         q_first, kv_first = bound.q.position, bound.kv.position
         if isinstance(q_first, Tensor) or isinstance(kv_first, Tensor):
@@ -231,8 +237,14 @@ class Statistics:
             >>> mh.statistics(q, k, v, mh.Causal()).carried(torch.tensor([[[0.0, 1.0]]]))
             tensor([[[[0.5000, 0.5000]]]])
         """
+        batch, heads, q_len, _ = self.call.q.shape
+        shape = check_tensor("amounts", amounts).shape
+        if len(shape) != 3 or (shape[0], shape[2]) != (batch, q_len):
+            raise ShapeError(
+                f"amounts must be (batch, rows, q_len), with batch={batch} and q_len={q_len}; got "
+                f"shape {tuple(shape)}. Give one number for each query."
+            )
         total = self._total()
-        batch, heads, _ = total.shape
         carried = total.new_zeros(batch, heads, amounts.shape[1], self.call.k.shape[2])
         amounts = amounts[:, None].to(total)
         for piece in pieces(self.call):
@@ -312,6 +324,7 @@ class Statistics:
     def _columns(self, keys: Tensor) -> Tensor:
         """Sets of keys as numbers (batch or 1, kv_len, sets)."""
         batch, kv_len = self.call.q.shape[0], self.call.k.shape[2]
+        keys = check_tensor("keys", keys)
         columns = keys[..., None] if keys.ndim < 3 else keys
         columns = columns[None] if columns.ndim == 2 else columns
         if columns.ndim != 3 or columns.shape[0] not in (1, batch) or columns.shape[1] != kv_len:
@@ -328,20 +341,19 @@ def _of(position: Tensor, sequence: slice) -> Tensor:
 
 
 def _indices(name: str, chosen: Tokens, length: int, device: torch.device) -> Tensor:
-    if chosen is None:
-        chosen = slice(None)
     every = torch.arange(length, device=device)
-    if isinstance(chosen, int):
-        chosen = [chosen]
+    if chosen is None or isinstance(chosen, slice):
+        return every if chosen is None else every[chosen]
     try:
-        return every[
-            chosen if isinstance(chosen, slice) else torch.as_tensor(chosen, device=device)
-        ]
-    except IndexError:
-        raise OptionError(
-            f"{name} must lie in the {length} tokens of the call; got {name}={chosen}. The first "
-            f"is 0."
-        ) from None
+        index = torch.atleast_1d(torch.as_tensor(chosen, device=device))
+        if index.ndim == 1:
+            return every[index if index.numel() else index.long()]
+    except (IndexError, TypeError, ValueError, RuntimeError):
+        pass
+    raise OptionError(
+        f"{name} must lie in the {length} tokens of the call; got {name}={chosen}. Give a slice, "
+        f"indices from 0 on, or a bool for each."
+    )
 
 
 def statistics(

@@ -114,7 +114,8 @@ def _sequence(call: Call, found: Sequence[Segment]) -> Result:
         part = _attend(call, queries[None], k[at][None], v[at][None], segment.mask)
         _fill(call, outputs, lses, segment.q[0] - done)
         outputs.append(part.output[0])
-        if part.lse is not None:
+        # Some parts give it unasked, and then not all of them do.
+        if call.need == "lse" and part.lse is not None:
             lses.append(part.lse[0])
         done = segment.q[1]
     _fill(call, outputs, lses, call.q.shape[1] - done)

@@ -34,9 +34,14 @@ def checked_head_dim(d_model: int, num_heads: int, head_dim: int | None) -> int:
     return d_model // num_heads
 
 
-def checked_rotary(rotary: Rotary | None, head_dim: int) -> Rotary | None:
-    """A rotary that turns heads of this width, or none."""
-    if rotary is not None and rotary.head_dim != head_dim:
+def checked_rotary(rotary: Rotary | None, head_dim: int | None = None) -> Rotary | None:
+    """A rotary that turns heads of this width, of any if there is none; or none."""
+    if rotary is not None and not isinstance(rotary, Rotary):
+        raise OptionError(
+            f"rotary must be an object Rotary(...) or None; got rotary={rotary!r}. Write "
+            f"rotary=Rotary(head_dim)."
+        )
+    if rotary is not None and head_dim is not None and rotary.head_dim != head_dim:
         raise OptionError(
             f"rotary must turn heads of width head_dim={head_dim}; got "
             f"rotary.head_dim={rotary.head_dim}. Write Rotary({head_dim})."

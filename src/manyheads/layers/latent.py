@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from manyheads.cache import Cache, CrossCache
 from manyheads.errors import CacheError
-from manyheads.layers.checks import check_cache, check_stream
+from manyheads.layers.checks import check_cache, check_stream, checked_rotary
 from manyheads.layers.initialise import Init, initialise
 from manyheads.layers.norm import RMSNorm
 from manyheads.layers.projections import PackedLinear
@@ -88,7 +88,7 @@ class LatentAttention(nn.Module):
         self.latent_dim = check_count("latent_dim", latent_dim)
         self.head_dim = check_count("head_dim", head_dim)
         self.value_dim = head_dim if value_dim is None else check_count("value_dim", value_dim)
-        self.rotary = rotary
+        self.rotary = checked_rotary(rotary)
         self.turning_dim = 0 if rotary is None else rotary.head_dim
         self.dropout = check_probability("dropout", dropout)
         self.init: Init = init

@@ -10,6 +10,7 @@ from manyheads.errors import OptionError
 from manyheads.functional import attention, attention_with_weights
 from manyheads.masks import Bound
 from manyheads.positions import Bias, Rotary
+from manyheads.shapes import is_number
 
 
 @dataclass(frozen=True)
@@ -128,4 +129,4 @@ def attend(
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)  # type: ignore[arg-type]

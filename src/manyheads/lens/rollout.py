@@ -73,6 +73,7 @@ def one_hot(queries: Sequence[int] | None, length: int, like: Tensor) -> Tensor:
             f"queries must be among the {length} tokens; got queries={list(chosen)}. The first is "
             f"0, the last -1."
         )
-    rows = torch.zeros(len(chosen), length, device=like.device, dtype=torch.float32)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    rows = torch.zeros(len(chosen), length, device=like.device, dtype=dtype)
     rows[range(len(chosen)), list(chosen)] = 1.0
     return rows

@@ -29,7 +29,7 @@ NAMES = {
     "itself": "itself",
     "first": "first token",
 }
-"""What a head is said to look at, by the mass that tells it."""
+"""What a head is said to look at, by the mass that tells it; the most telling first."""
 
 _ENOUGH, _EVEN, _NEAR = 0.4, 0.98, 0.35
 
@@ -53,8 +53,10 @@ class HeadSummary:
         induction: On what followed those copies; None likewise.
         strongest: For each query of the first sequence the key with the largest weight; -1 if it
             sees nobody.
-        does: What it looks at, in words: that of the masses above which is farthest above chance,
-            if it is at least 0.4 of the way from chance to certainty; else "evenly", "nearby", or
+        does: What it looks at, in words: "what followed last time", "same token before", "previous
+            token", "next token", "itself" or "first token", the first of these whose weight is at
+            least 0.4 of the way from chance to certainty (a head that finds nothing to look up
+            rests on the first token, which therefore comes last); else "evenly", "nearby" or
             "mixed".
     """
 
@@ -183,9 +185,9 @@ def _does(own: dict[str, float], chance: dict[str, float]) -> str:
         for name in NAMES
         if chance.get(name, 1.0) < 1.0
     }
-    best = max(above, key=above.__getitem__, default=None)
-    if best is not None and above[best] >= _ENOUGH:
-        return NAMES[best]
+    found = next((name for name in NAMES if above.get(name, 0.0) >= _ENOUGH), None)
+    if found is not None:
+        return NAMES[found]
     if own["effective_keys"] >= _EVEN * chance["effective_keys"]:
         return "evenly"
     return "nearby" if own["distance"] <= _NEAR * chance["distance"] else "mixed"

@@ -56,7 +56,8 @@ class RandomBlocks(Mask):
     def __post_init__(self) -> None:
         for name in ("count", "block", "length"):
             check_count(name, getattr(self, name))
-        check_count("seed", self.seed, least=0)
+        # Numbers of a fixed width would overflow in the hash.
+        object.__setattr__(self, "seed", check_count("seed", self.seed, least=0))
         if self.block > self.length:
             raise OptionError(
                 f"block must be at most length={self.length}; got block={self.block}. Make blocks "

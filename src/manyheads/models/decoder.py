@@ -15,7 +15,7 @@ from manyheads.layers import Block, FeedForward, MultiHeadAttention, Residual
 from manyheads.layers.checks import checked_head_dim
 from manyheads.layers.norm import norm_of
 from manyheads.layers.stream import settle_self
-from manyheads.masks import Causal, Mask, Window, as_mask
+from manyheads.masks import Bound, Causal, Mask, Window, as_mask
 from manyheads.models.decoder_config import DecoderConfig
 from manyheads.models.embedding import Embedding, check_ids
 from manyheads.positions import Learned, Rotary
@@ -122,6 +122,29 @@ class Decoder(nn.Module):
 
         Whatever is refused or fails, in any layer, the caches are then as they were.
         """
+        x, bound = self.begin(tokens, mask, positions, caches)
+        with nullcontext() if caches is None else self.serving(caches):
+            for index, layer in enumerate(self.layers):
+                cache = None if caches is None else caches[index]
+                x = layer(x, mask=bound, cache=cache, weights_into=weights_into)
+        x = self.norm(x[:, -1:] if last_only else x)
+        return F.linear(x, self.embedding.tokens.weight) if self.output is None else self.output(x)
+
+    def begin(
+        self,
+        tokens: Tensor,
+        mask: Mask | Tensor | None = None,
+        positions: Positions = None,
+        caches: Sequence[Cache] | None = None,
+    ) -> tuple[Tensor, Bound | None]:
+        """The stream that enters the layers, and who may see whom, settled once for all of them.
+
+        Args:
+            tokens: As in a call, and so are the others.
+            mask: See there.
+            positions: See there.
+            caches: See there.
+        """
         check_ids("tokens", tokens, self.config.vocab_size)
         first = None if caches is None else self._checked(caches)[0]
         stand = positions
@@ -129,14 +152,7 @@ class Decoder(nn.Module):
             stand = first.follow(tokens.shape[1], tokens.device).position
         self._check_reach(stand, tokens)
         rule = self.mask if mask is None else self.mask & as_mask(mask)
-        # Settled once for all layers, so that none of them works it out again.
-        x, bound = settle_self(self.embedding(tokens, stand), rule, positions, first)
-        with nullcontext() if caches is None else self._serving(caches):
-            for index, layer in enumerate(self.layers):
-                cache = None if caches is None else caches[index]
-                x = layer(x, mask=bound, cache=cache, weights_into=weights_into)
-        x = self.norm(x[:, -1:] if last_only else x)
-        return F.linear(x, self.embedding.tokens.weight) if self.output is None else self.output(x)
+        return settle_self(self.embedding(tokens, stand), rule, positions, first)
 
     def with_weights(
         self,
@@ -189,7 +205,8 @@ class Decoder(nn.Module):
             )
 
     @contextmanager
-    def _serving(self, caches: Sequence[Cache]) -> Iterator[None]:
+    def serving(self, caches: Sequence[Cache]) -> Iterator[None]:
+        """Let caches serve one call of the model; if it fails, they are as they were before."""
         if torch.compiler.is_compiling():
             yield
             return

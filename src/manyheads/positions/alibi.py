@@ -26,7 +26,7 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
         >>> alibi_slopes(6)
         (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
     """
-    check_count("num_heads", num_heads)
+    num_heads = check_count("num_heads", num_heads)
     below = 1 << (num_heads.bit_length() - 1)
     first = [2.0 ** (-8 * (i + 1) / below) for i in range(below)]
     rest = [2.0 ** (-4 * (i + 1) / below) for i in range(0, 2 * below, 2)]

@@ -68,6 +68,8 @@ def _watched(recorder: Recorder, function: Function, *, is_eager: bool) -> Funct
             compared,
             module=module,
         )
+        if recorder.change is not None:
+            output = recorder.changed(output.transpose(1, 2), module).transpose(1, 2)
         return output, weights
 
     return watched

@@ -20,6 +20,6 @@ def watch_ours(recorder: Recorder) -> AbstractContextManager[None]:
         output = None if call.dropout else result.output
         weights = None if result.weights is None else compared_rows(result.weights)
         recorder.record("manyheads", lambda: call, output, weights)
-        return result
+        return result._replace(output=recorder.changed(result.output))
 
     return observed_by(observe)

@@ -16,7 +16,7 @@ from manyheads.probe.call import compared_rows
 from manyheads.probe.flex import NAME, record_flex
 from manyheads.probe.recorder import Recorder
 from manyheads.probe.scores import Operand, Scores, four_of
-from manyheads.probe.sdpa import FUSED, record_sdpa
+from manyheads.probe.sdpa import FUSED, four, record_sdpa
 from manyheads.probe.torch_mha import heads_of
 
 
@@ -80,12 +80,14 @@ class WatchPattern(TorchDispatchMode):
         if not isinstance(func, torch._ops.OpOverload):
             if func.name() == NAME:
                 record_flex(self.recorder, args, out[0])
+                self._change(out[0], out[0])
             return
         name = func._schema.name
         if name in FUSED:
             names = [argument.name for argument in func._schema.arguments]
             given = {**dict(zip(names, args, strict=False)), **kwargs}
             record_sdpa(self.recorder, given, out[0])
+            self._change(out[0], four(out[0]))
             return
         name = name.removeprefix("aten::").removesuffix("_")
         if name in ("bmm", "mm", "baddbmm"):
@@ -214,6 +216,12 @@ class WatchPattern(TorchDispatchMode):
         self.recorder.record(
             "pattern", lambda: call._replace(v=values.to(call.q.dtype)), output, weights.own
         )
+        self._change(out, out.reshape(batch, heads, *out.shape[-2:]))
+
+    def _change(self, out: Tensor, mixed: Tensor) -> None:
+        # Below autograd, where a tensor that nobody has seen yet may be written to.
+        if self.recorder.change is not None:
+            out.copy_(self.recorder.changed(mixed).reshape(out.shape))
 
 
 def _number(value: Any) -> float | None:

@@ -14,7 +14,10 @@ from manyheads.functional import Call
 from manyheads.probe.call import AttentionCall, disagreement, owned
 from manyheads.probe.parts import as_tensor, of_heads, of_queries
 
+Change = Callable[[str, Tensor], Tensor]
 Queries = slice | Sequence[int] | Tensor | None
+THE_MODEL = "(the model)"
+"""Where a call is made that the watched module makes itself."""
 
 
 class Recorder:
@@ -27,8 +30,10 @@ class Recorder:
         heads: Sequence[int] | None,
         queries: Queries,
         each: Callable[[AttentionCall], Any] | None,
+        change: Change | None = None,
     ) -> None:
         self.model, self.heads, self.queries, self.each = model, heads, queries, each
+        self.change = change
         self.names = {module: name for name, module in model.named_modules()}
         self.wanted = _wanted(layers, list(self.names.values()))
         self.calls: list[Any] = []
@@ -102,8 +107,21 @@ class Recorder:
         if self.wanted is not None and where not in self.wanted:
             return
         with torch.no_grad(), self.busy():
-            found = self._settled(where or "(the model)", source, make, output, weights)
+            found = self._settled(where or THE_MODEL, source, make, output, weights)
             self.calls.append(found if self.each is None else self.each(found))
+
+    def changed(self, output: Tensor, module: nn.Module | None = None) -> Tensor:
+        """What the model goes on with in the place of what its heads mixed.
+
+        Args:
+            output: (batch, heads, q_len, value_dim).
+            module: Who made the call; None means the module that is running.
+        """
+        where = self.names[module or self._stack[-1]]
+        if self.change is None or (self.wanted is not None and where not in self.wanted):
+            return output
+        with self.busy():
+            return self.change(where or THE_MODEL, output)
 
     def _settled(
         self,

@@ -1,5 +1,7 @@
 """Calls of torch's scaled_dot_product_attention, under whichever name it goes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch.nn.functional as F
@@ -21,6 +23,9 @@ FUSED = (
 """What it becomes on different devices, where only torch's own functions call it."""
 
 
+SDPA = F.scaled_dot_product_attention
+
+
 class WatchSDPA(TorchFunctionMode):
     """Records calls of `scaled_dot_product_attention`."""
 
@@ -36,13 +41,30 @@ class WatchSDPA(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is not F.scaled_dot_product_attention or not self.recorder.is_free:
+        if func is F.multi_head_attention_forward:
+            with self._inside():
+                return func(*args, **kwargs)
+        if func is not SDPA or not self.recorder.is_free:
             return func(*args, **kwargs)
         with self.recorder.busy():
             output = func(*args, **kwargs)
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         record_sdpa(self.recorder, {**dict(zip(names, args, strict=False)), **kwargs}, output)
+        if self.recorder.change is not None:
+            output = self.recorder.changed(four(output)).reshape(output.shape)
         return output
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        # A mode is off while it handles a function, and would miss what torch's own layer calls.
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            return self.__torch_function__(SDPA, (), args, kwargs)
+
+        F.scaled_dot_product_attention = seen
+        try:
+            yield
+        finally:
+            F.scaled_dot_product_attention = SDPA
 
 
 def record_sdpa(recorder: Recorder, given: dict[str, Any], output: Tensor) -> None:
@@ -59,6 +81,8 @@ def call_of(given: dict[str, Any]) -> Call:
     seen = given.get("attn_bias") if seen is None else seen
     mask = bias = None
     if seen is not None:
+        # It is broadcast from the right: (heads, q_len, kv_len) is one for all rows.
+        seen = seen[(None,) * max(0, given["query"].ndim - seen.ndim)]
         seen = four(seen.expand(*given["query"].shape[: max(0, seen.ndim - 2)], *seen.shape[-2:])
                     if seen.ndim > 4 else seen)  # fmt: skip
         mask, bias = (seen, None) if seen.dtype.is_floating_point is False else (None, seen)

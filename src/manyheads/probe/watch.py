@@ -12,7 +12,7 @@ from manyheads.probe.compiled import without_compiler
 from manyheads.probe.huggingface import watch_huggingface
 from manyheads.probe.ours import watch_ours
 from manyheads.probe.pattern import WatchPattern
-from manyheads.probe.recorder import Recorder
+from manyheads.probe.recorder import Change, Recorder
 from manyheads.probe.sdpa import WatchSDPA
 from manyheads.probe.torch_mha import without_fast_path
 
@@ -25,6 +25,7 @@ def watch(
     heads: Sequence[int] | None = None,
     queries: slice | Sequence[int] | Tensor | None = None,
     each: Callable[[AttentionCall], Any] | None = None,
+    change: Change | None = None,
 ) -> Iterator[list[Any]]:
     """Record every attention computation of a model, whose code stays as it is.
 
@@ -40,6 +41,9 @@ def watch(
         queries: Which queries to keep; None keeps all.
         each: Is handed each call as it is made; what it returns is kept in the call's place, so
             that nothing as long as the text need be.
+        change: Is handed where each call is made and what its heads mixed, (batch, heads, q_len,
+            value_dim), and returns what the model goes on with; hand-written products take it
+            without gradients.
 
     Yields:
         A list that grows with each call, in the order in which they are made.
@@ -63,7 +67,7 @@ def watch(
             f"model must be a torch.nn.Module; got model={type(model).__name__}. Watch the module "
             f"itself, and run whatever calls it inside the block."
         )
-    recorder = Recorder(model, layers, heads, queries, each)
+    recorder = Recorder(model, layers, heads, queries, each, change)
     with ExitStack() as stack:
         stack.enter_context(recorder.following())
         stack.enter_context(without_fast_path())

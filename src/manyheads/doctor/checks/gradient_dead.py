@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.checks.unused_parameters import matters
 from manyheads.doctor.patient import Patient
@@ -21,10 +23,27 @@ def look(patient: Patient) -> Iterator[Sign]:
         for name, size in sizes.items()
         if size <= limit and patient.model.get_parameter(name).ndim >= 2 and matters(patient, name)
     ]
+    flat += [
+        f"rows {first} to {last - 1} of {name}"
+        for name, grad in found.items()
+        if name not in flat and grad is not None and grad.ndim == 2
+        for first, last in _dead_thirds(grad, limit)
+        if matters(patient, name, slice(first, last))
+    ]
     if flat:
         unit = f"of {len(sizes)} parameters get no gradient, though the output depends on them"
         names = ", ".join(flat[:4]) + (", ..." if len(flat) > 4 else "")
         yield Sign(names, len(flat), unit, "0")
+
+
+def _dead_thirds(grad: Tensor, limit: float) -> Iterator[tuple[int, int]]:
+    """Thirds of a matrix that is queries, keys and values in one, to which no gradient comes."""
+    if grad.shape[0] % 3:
+        return
+    third = grad.shape[0] // 3
+    dead = [float(part.abs().max()) <= limit for part in grad.split(third)]
+    if not all(dead):
+        yield from ((n * third, (n + 1) * third) for n in range(3) if dead[n])
 
 
 CHECK = Check(

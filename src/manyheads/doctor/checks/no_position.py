@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 
 from manyheads.doctor.attentions import ATTENTION
 from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.inside import observed
 from manyheads.doctor.patient import Patient
 
 
@@ -13,18 +15,53 @@ def look(patient: Patient) -> Iterator[Sign]:
     """Shuffle the tokens, and see whether the outputs are merely shuffled."""
     if patient.facts.ordered is not True:
         raise CannotTell("order is not meant to matter")
-    if patient.x.ndim > 3 or patient.length < 4:
+    patch = _patch(patient)
+    if patch is None and (patient.x.ndim > 3 or patient.length < 4):
         raise CannotTell("the example has no tokens to shuffle")
-    if patient.has_tokens:
+    if patch is not None:
+        mixes = not patient.has_tokens and _attends(patient)
+    elif patient.has_tokens:
         mixes = bool((patient.influence.triu(1) + patient.influence.tril(-1)).any())
     else:
         mixes = any(ATTENTION.search(type(each).__name__) for each in patient.model.modules())
     if not mixes:
         raise CannotTell("its tokens do not attend to one another")
-    off = max(_change(each) for each in (patient, patient.awake))
+    change = _change if patch is None else _change_of_patches
+    off = max(change(each) for each in (patient, patient.awake))
     if not off:
         unit = "of the output depends on the order of the tokens"
         yield Sign(type(patient.model).__name__, off, unit, "most of it")
+
+
+def _attends(patient: Patient) -> bool:
+    try:
+        return bool(observed(patient))
+    except CannotTell:
+        return False
+
+
+def _patch(patient: Patient) -> int | None:
+    """The side of the squares that an image is cut into, in pixels; None if it is not."""
+    if patient.x.ndim != 4:
+        return None
+    for each in patient.model.modules():
+        if isinstance(each, nn.Conv2d) and each.in_channels == patient.x.shape[1]:
+            side = each.kernel_size[0]
+            whole = all(size % side == 0 and size >= 2 * side for size in patient.x.shape[2:])
+            return side if side > 1 and each.kernel_size == each.stride and whole else None
+    return None
+
+
+def _change_of_patches(patient: Patient) -> float:
+    side = _patch(patient)
+    assert side is not None
+    x = patient.x.unfold(2, side, side).unfold(3, side, side)
+    rows, columns = x.shape[2:4]
+    order = torch.randperm(rows * columns, generator=patient.generator)
+    shuffled = x.flatten(2, 3)[:, :, order].unflatten(2, (rows, columns))
+    image = shuffled.transpose(3, 4).reshape(patient.x.shape)
+    found = patient.ask(patient.base.put(patient.facts.x, image))
+    return float(patient.differs(found, patient.out, allowed=patient.close).max())
 
 
 def _change(patient: Patient) -> float:
@@ -58,5 +95,5 @@ CHECK = Check(
     healthy="another order gives another output",
     source="Vaswani et al. 2017, section 3.5 (arXiv:1706.03762); codertimo/BERT-pytorch#78",
     look=look,
-    symptoms=("batch_mixing", "left_pad_position"),
+    symptoms=("batch_mixing", "left_pad_position", "unused_parameters"),
 )

@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from manyheads.doctor.call import Call
-from manyheads.doctor.check import Check, Sign
-from manyheads.doctor.hiding import hide, sides
+from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.hiding import hide, marked, sides
 from manyheads.doctor.locate import first_part
 from manyheads.doctor.patient import Patient
 
 
 def look(patient: Patient) -> Iterator[Sign]:
-    """Change what padding holds, on both sides; then how much of it there is."""
+    """Change what padding holds, on both sides; then what the context's holds."""
+    facts = patient.facts
+    if facts.context_padding is not None:
+        yield from _in_context(patient)
+        if facts.padding is None and facts.mask is None:
+            return
     for hidden in sides(patient):
         before = hide(patient, hidden)
         after = patient.scrambled(hidden, before)
@@ -23,6 +29,23 @@ def look(patient: Patient) -> Iterator[Sign]:
             unit = "of the output of real tokens changes with what padding holds"
             yield Sign(_place(patient, gap, hidden, before, after), float(gap.max()), unit, "none")
             return
+
+
+def _in_context(patient: Patient) -> Iterator[Sign]:
+    slot, facts = patient.facts.context, patient.facts
+    context, given = patient.base.get(slot), patient.base.get(facts.context_padding)
+    if slot not in patient.kinds or facts.real is None or given.ndim != 2:
+        raise CannotTell("nobody said what marks a real token of the context: Facts(real=...)")
+    hidden = torch.zeros(given.shape, dtype=torch.bool)
+    hidden[:, -max(1, given.shape[1] // 4) :] = True
+    before = patient.base.put(facts.context_padding, marked(given, ~hidden, facts.real))
+    after = patient.scrambled(hidden, before, slot=slot)
+    gap = patient.differs(patient.ask(before), patient.ask(after))
+    if gap.any():
+        column = context.shape[0 if facts.layout == "length" else 1] - int(hidden[0].sum())
+        where = f"argument {slot!r}, its padding from {column} on"
+        unit = "of the output changes with what padding of the context holds"
+        yield Sign(where, float(gap.max()), unit, "none")
 
 
 def _place(patient: Patient, gap: Tensor, hidden: Tensor, before: Call, after: Call) -> str:

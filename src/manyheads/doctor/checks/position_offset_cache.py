@@ -14,7 +14,7 @@ def look(patient: Patient) -> Iterator[Sign]:
         for chunks in splits(patient.length):
             if (found := mismatch(subject, chunks)) is None:
                 continue
-            without = placeless(subject.model)
+            without = placeless(subject.model, subject.base)
             if without is None:
                 raise CannotTell("the model names nothing that tells positions")
             if mismatch(subject, chunks, without) is not None:

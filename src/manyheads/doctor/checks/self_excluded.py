@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from manyheads.doctor.attentions import attentions
 from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.inside import observed
 from manyheads.doctor.patient import Patient
 
 
@@ -17,6 +18,24 @@ def look(patient: Patient) -> Iterator[Sign]:
         seen = part.influence > 0
         if seen[1, 0] and not seen[1, 1] and not seen[1, 2:].any():
             yield Sign(f"{name}, token 1", 0, "of its output depends on itself", "all of it")
+        else:
+            yield from _behind_sinks(name, part)
+
+
+def _behind_sinks(name: str, part: Patient) -> Iterator[Sign]:
+    """Where keys of nobody stand before the others, a triangle may begin one too early."""
+    try:
+        calls = observed(part)
+    except CannotTell:
+        return
+    for each in calls:
+        seen = each.seen.weights() > 0
+        more = seen.shape[-1] - seen.shape[-2]
+        steps = seen.sum(dim=-1).diff(dim=-1)
+        if more > 0 and bool((steps == 1).all()) and not bool(seen[..., -1].any()):
+            last = part.length - 1
+            yield Sign(f"{name}, token {last}", 0, "queries read the last key", "1: its own token")
+            return
 
 
 CHECK = Check(

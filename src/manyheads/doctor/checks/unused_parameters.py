@@ -33,13 +33,15 @@ def without_gradient(patient: Patient) -> set[str]:
     return {name for name, grad in gradients(patient, patient.base).items() if grad is None}
 
 
-def matters(patient: Patient, name: str) -> bool:
-    """Whether another value of a parameter gives another answer."""
+def matters(patient: Patient, name: str, rows: slice = slice(None)) -> bool:
+    """Whether another value of a parameter, or of some rows of it, gives another answer."""
     model = copy.deepcopy(patient.model)
     generator = torch.Generator().manual_seed(8000 + patient.seed)
     weight = model.get_parameter(name)
     with torch.no_grad():
-        weight.add_(torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight))
+        change = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
+        part = weight[rows] if weight.ndim else weight
+        part.add_(change[rows] if weight.ndim else change)
     before = floats(patient.answer(patient.base))
     after = floats(patient.answer(patient.base, model=model))
     return any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))

@@ -15,7 +15,7 @@ from manyheads.models.generation.sampling import check_possible
 from manyheads.models.generation.stop import Stop
 from manyheads.models.generation.stream import NOWHERE
 from manyheads.models.generation.writer import Writer
-from manyheads.shapes import check_count
+from manyheads.shapes import check_count, is_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ def _check(most: int, least: int, beams: int, best: int, length_penalty: float, 
         raise OptionError(
             f"best must be at most beams={beams}; got best={best}. Search with more beams."
         )
-    if not isinstance(length_penalty, int | float) or not -100 < length_penalty < 100:
+    if not is_number(length_penalty) or not -100 < length_penalty < 100:
         raise OptionError(
             f"length_penalty must be a number; got length_penalty={length_penalty!r}. It is the "
             f"power of the length that a log-likelihood is divided by."

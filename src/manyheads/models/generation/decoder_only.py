@@ -9,6 +9,7 @@ from manyheads.cache import Cache
 from manyheads.errors import CacheError, OptionError
 from manyheads.models.generation.prompt import Prompt
 from manyheads.models.generation.writer import Writer
+from manyheads.models.quick import quick_form
 
 Kind = Callable[[], Cache]
 """What makes an empty cache."""
@@ -61,10 +62,15 @@ class DecoderOnly(Writer):
         assert isinstance(model, nn.Module)
         super().__init__(model, prompt, caches)
         self.vocab_size = model.config.vocab_size
+        self.quick = quick_form(model)
         self._check_rows()
         self._check_reach(model.config.max_length, max_new_tokens)
 
     def logits(self, tokens: Tensor, positions: Tensor | None, last: int) -> Tensor:
+        if positions is None and self.caches and self.quick is not None:
+            # After the prompt each step reads a token or a few, and calls cost more than products.
+            if self.quick.serves(tokens, self.caches):
+                return self.quick(tokens, self.caches)[:, -last:]
         options = {"positions": positions, "caches": self.caches, "last_only": last == 1}
         return self.model(tokens, **options)[:, -last:]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyheads.errors import OptionError
 from manyheads.models.generation.draw import Draws, draw_shares, draw_tokens
-from manyheads.shapes import check_count, values_are_cheap
+from manyheads.shapes import check_count, is_number, values_are_cheap
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,7 @@ def _nucleus(logits: Tensor, share: float) -> Tensor:
 
 
 def _check(name: str, value: object, least: float, below: float, why: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value < below:  # type: ignore[operator]
+    if not is_number(value) or not least <= value < below:  # type: ignore[operator]
         rule = "a finite number of at least 0" if below == math.inf else "a number from 0 to 1"
         if least:
             rule = "a finite number above 0"

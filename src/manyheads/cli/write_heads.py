@@ -1,0 +1,88 @@
+"""What ``manyheads look`` writes, as the file's ending says: a picture, a page, a table, arrays."""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyheads.cli.seen import Seen
+from manyheads.errors import OptionError
+from manyheads.lens import HeadSummary, Portrait, draw_heads, write_page
+from manyheads.lens.paper import check_path
+
+_PAGES = (".html", ".htm")
+
+
+def writer(path: Path, title: str) -> Callable[[Seen], object]:
+    """What writes all heads to a path; refuses a path that cannot be, before any work is done."""
+    ending = path.suffix.lower()
+    if ending in _PAGES:
+        return lambda seen: write_page(
+            seen.portraits, seen.queries, seen.keys, path=path, title=title
+        )
+    if ending in _TABLES:
+        if not path.parent.is_dir():
+            raise OptionError(
+                f"path must lie in a folder that exists; got path={str(path)!r}. Make "
+                f"{str(path.parent)!r} first."
+            )
+        return lambda seen: _TABLES[ending](seen, path)
+    check_path(path)
+    return lambda seen: _picture(seen, path, title)
+
+
+def table(seen: Seen) -> list[HeadSummary]:
+    """A record of each head, layer by layer."""
+    return [head for portrait in seen.portraits for head in portrait.summaries]
+
+
+def _picture(seen: Seen, path: Path, title: str) -> None:
+    draw_heads(
+        {each.layer: each.cells for each in seen.portraits},
+        {each.layer: _at_cells(seen.queries, each, 0) for each in seen.portraits},
+        {each.layer: _at_cells(seen.keys, each, 1) for each in seen.portraits},
+        title=title,
+        path=path,
+    )
+
+
+def _at_cells(labels: dict[str, list[str]], portrait: Portrait, side: int) -> list[str]:
+    """The label of each cell's first token."""
+    count, length = portrait.cells.shape[1 + side], portrait.lengths[side]
+    own = labels[portrait.layer]
+    return own if count == length else [own[-(-cell * length // count)] for cell in range(count)]
+
+
+def _json(seen: Seen, path: Path) -> None:
+    content = {
+        "heads": [asdict(head) for head in table(seen)],
+        "queries": seen.queries,
+        "keys": seen.keys,
+    }
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _csv(seen: Seen, path: Path) -> None:
+    records = [asdict(head) for head in table(seen)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.DictWriter(file, [name for name in records[0] if name != "strongest"],
+                              extrasaction="ignore")  # fmt: skip
+        rows.writeheader()
+        rows.writerows(records)
+
+
+def _npz(seen: Seen, path: Path) -> None:
+    arrays: dict[str, Any] = {}
+    for each in seen.portraits:
+        arrays[f"{each.layer}/{'weights' if each.is_exact else 'greatest'}"] = each.cells.numpy()
+        arrays[f"{each.layer}/rows"] = each.rows.numpy()
+        arrays[f"{each.layer}/top_keys"] = each.top_keys.numpy()
+        arrays[f"{each.layer}/top_weights"] = each.top_weights.numpy()
+    np.savez_compressed(path, **arrays)
+
+
+_TABLES = {".json": _json, ".csv": _csv, ".npz": _npz}

@@ -1,0 +1,119 @@
+"""What is kept of one call to look at later: small at any length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from manyheads.errors import OptionError
+from manyheads.functional import Statistics
+from manyheads.functional.window import window
+from manyheads.lens.summary import HeadSummary, summarize_layer
+from manyheads.probe import AttentionCall
+
+MOST_CELLS, MOST_ROWS, KEYS, BINS = 128, 512, 5, 128
+
+
+@dataclass(frozen=True, eq=False)
+class Portrait:
+    """The heads of one call on one sequence, in at most 50 kB a head.
+
+    Args:
+        layer: The name of its layer.
+        lengths: (q_len, kv_len).
+        cells: (heads, height, width), the weights themselves, or the greatest weight of each cell
+            where there are more than 128 tokens.
+        rows: The queries whose strongest keys are kept: all of them, or 512 spread evenly.
+        top_keys: (heads, rows, 5), -1 where a row sees fewer.
+        top_weights: (heads, rows, 5).
+        profiles: By name, (heads, bins): numbers along the queries, averaged in each bin.
+        summaries: A head's numbers each.
+    """
+
+    layer: str
+    lengths: tuple[int, int]
+    cells: Tensor
+    rows: Tensor
+    top_keys: Tensor
+    top_weights: Tensor
+    profiles: dict[str, Tensor]
+    summaries: Sequence[HeadSummary]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each cell is one weight."""
+        return tuple(self.cells.shape[1:]) == self.lengths
+
+
+def portray(
+    call: Statistics,
+    tokens: Int[Tensor, "*batch kv_len"] | None = None,
+    *,
+    layer: str | None = None,
+    sequence: int = 0,
+) -> Portrait:
+    """Keep what `write_page` shows of a call; to be given to `probe.watch` as ``each``.
+
+    Args:
+        call: What `probe.watch` saw, or `statistics` or `of_weights` give.
+        tokens: The ids of the text's tokens, for self-attention.
+        layer: The name of its layer; None where a watched model tells it.
+        sequence: Which sequence of the batch.
+
+    Raises:
+        OptionError: If there is no such sequence.
+        ShapeError: If the tokens are not one a key.
+
+    Example:
+        >>> import torch, manyheads as mh
+        >>> model = mh.MultiHeadAttention(16, 2).eval()
+        >>> with mh.probe.watch(model, each=mh.lens.portray) as found:
+        ...     _ = model(torch.randn(1, 300, 16))
+        >>> found[0].cells.shape, found[0].top_keys.shape
+        (torch.Size([2, 128, 128]), torch.Size([2, 300, 5]))
+    """
+    name = layer or (call.where if isinstance(call, AttentionCall) else "attention")
+    batch, _, q_len, _ = call.call.q.shape
+    kv_len = call.call.k.shape[2]
+    if not 0 <= sequence < batch:
+        raise OptionError(
+            f"sequence must be one of the {batch} of the call; got sequence={sequence}. The first "
+            f"is 0."
+        )
+    whole, one = slice(0, kv_len), slice(sequence, sequence + 1)
+    every = torch.arange(q_len, device=call.call.q.device)
+    alone = Statistics(window(call.call, one, slice(0, q_len), whole))
+    rows = every if q_len <= MOST_ROWS else _spread(q_len, MOST_ROWS)
+    top = Statistics(window(call.call, one, rows, whole)).top(KEYS)
+    ids = tokens[sequence] if tokens is not None and tokens.ndim == 2 else tokens
+    if q_len <= MOST_CELLS and kv_len <= MOST_CELLS:
+        cells = alone.weights()
+    else:
+        cells = alone.pooled(MOST_CELLS, MOST_CELLS, "max")
+    return Portrait(
+        layer=name,
+        lengths=(q_len, kv_len),
+        cells=cells[0].float().cpu(),
+        rows=rows.cpu(),
+        top_keys=top.keys[0].cpu(),
+        top_weights=top.weights[0].float().cpu(),
+        profiles={
+            "effective keys": _binned(alone.entropy()[0].exp()),
+            "distance": _binned(alone.distance()[0]),
+        },
+        summaries=summarize_layer(name, alone, ids),
+    )
+
+
+def _spread(length: int, count: int) -> Tensor:
+    """So many numbers from 0 to length - 1, evenly spread, both ends among them."""
+    return torch.linspace(0, length - 1, count, dtype=torch.float64).round().long()
+
+
+def _binned(rows: Tensor) -> Tensor:
+    """(heads, q_len) as means of at most so many bins."""
+    if rows.shape[-1] <= BINS:
+        return rows.float().cpu()
+    return torch.nn.functional.adaptive_avg_pool1d(rows.float().cpu(), BINS)

@@ -1,0 +1,204 @@
+"""Heads that are left out, weighed by gradients, or followed by them; in models of every kind."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.probe.by_hand import Einsum, Separate
+from torch import nn
+
+import manyheads as mh
+from manyheads.errors import OptionError, ProbeError
+from manyheads.lens import (
+    importance_by_ablation,
+    importance_by_gradient,
+    relevance,
+    without,
+)
+
+X = torch.randn(2, 7, 16, generator=torch.Generator().manual_seed(0))
+
+
+def ours():
+    return mh.MultiHeadAttention(16, 4, bias=False), lambda layer: layer.out_proj.weight
+
+
+def torchs():
+    layer = nn.MultiheadAttention(16, 4, bias=False, batch_first=True)
+
+    class Alone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x, x, x, need_weights=False)[0]
+
+    return Alone(), lambda model: model.layer.out_proj.weight
+
+
+class Fused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out_proj = nn.Linear(16, 48), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out_proj(out.transpose(1, 2).flatten(2))
+
+
+def fused():
+    return Fused(), lambda model: model.out_proj.weight
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        vocab_size=9, hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2,
+    )  # fmt: skip
+    model = LlamaModel(config)
+
+    class Embedded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return self.model(inputs_embeds=x).last_hidden_state
+
+    return Embedded(), lambda found: found.model.layers[0].self_attn.o_proj.weight
+
+
+def by_matmul():
+    return Separate(16), lambda model: model.o.weight
+
+
+def by_einsum():
+    return Einsum(16), lambda model: model.o.weight
+
+
+KINDS = [ours, torchs, fused, llama]
+
+
+def place(model):
+    with mh.probe.watch(model) as calls, torch.no_grad():
+        model(X)
+    return calls[0].where
+
+
+@pytest.mark.parametrize("kind", [*KINDS, by_matmul, by_einsum], ids=lambda kind: kind.__name__)
+def test_a_head_that_is_left_out_is_one_whose_columns_of_the_projection_are_nothing(kind):
+    torch.manual_seed(0)
+    model, weight = kind()
+    model.eval()
+    where = place(model)
+    before = model(X)
+    with without(model, [(where, 1), (where, 3)]):
+        ablated = model(X)
+    assert torch.equal(model(X), before)
+    with torch.no_grad():
+        weight(model)[:, 4:8] = 0
+        weight(model)[:, 12:16] = 0
+    torch.testing.assert_close(ablated, model(X))
+    assert not torch.allclose(before, ablated)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_importance_is_the_slope_of_the_loss_along_the_head(kind):
+    torch.manual_seed(0)
+    model, weight = kind()
+    model = model.double().eval()
+    x, aim = X.double(), torch.randn(7, 16, dtype=torch.float64)
+
+    def loss():
+        return (model(x) * aim).mean()
+
+    (found,) = importance_by_gradient(model, loss).values()
+    # A gate on the head is one on its columns of the projection; each sequence by itself.
+    slopes = []
+    for head in range(4):
+        columns = slice(4 * head, 4 * head + 4)
+        by_sequence = []
+        for sequence in range(2):
+            losses = []
+            for change in (0.03, -0.03):
+                with torch.no_grad():
+                    weight(model)[:, columns] *= 1 + change
+                    out = model(x[sequence : sequence + 1])
+                    losses.append(float((out * aim).sum() / (2 * out.numel())))
+                    weight(model)[:, columns] /= 1 + change
+            by_sequence.append(abs(losses[0] - losses[1]) / 0.06)
+        slopes.append(sum(by_sequence))
+    torch.testing.assert_close(
+        found, torch.tensor(slopes, dtype=torch.float64), rtol=1e-3, atol=1e-6
+    )
+
+
+def test_ablation_finds_the_one_head_that_the_answer_hangs_on():
+    torch.manual_seed(0)
+    model, weight = ours()
+    with torch.no_grad():
+        weight(model)[:, :12] = 0  # only head 3 is heard
+    target = model(X).detach()
+    heads = [("(the model)", head) for head in range(4)]
+    found = importance_by_ablation(model, lambda: F.mse_loss(model(X), target), heads)
+    assert [found[head] for head in heads[:3]] == [0.0, 0.0, 0.0]
+    assert found[heads[3]] == pytest.approx(float(target.square().mean()))
+    gradient = importance_by_gradient(model, lambda: model(X).square().mean())["(the model)"]
+    assert int(gradient.argmax()) == 3
+    assert gradient[:3].abs().max() == 0
+
+
+def test_relevance_is_that_of_the_paper_written_out():
+    torch.manual_seed(0)
+    layers = nn.ModuleList(mh.MultiHeadAttention(16, 2) for _ in range(3))
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + layer(x, mask=mh.Causal())
+            return x
+
+    model = Stack().double().eval()
+    x = X.double()
+    found = relevance(model, lambda: model(x)[:, -1, 3].sum(), queries=[-1, 2])
+
+    # The same by weights that autograd sees.
+    stream, kept = x, []
+    for layer in layers:
+        q, k, v = (
+            projection(stream).unflatten(-1, (2, 8)).transpose(1, 2)
+            for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
+        )
+        weights = mh.attention_scores(q, k, v, mh.Causal(), stage="softmax")
+        kept.append(weights)
+        stream = stream + layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
+    slopes = torch.autograd.grad(stream[:, -1, 3].sum(), kept)
+    whole = torch.eye(7, dtype=torch.float64)
+    for weights, slope in zip(kept, slopes, strict=True):
+        whole = whole + (weights * slope).clamp(min=0).mean(1) @ whole
+    torch.testing.assert_close(found, whole[:, [-1, 2]].detach())
+
+
+def test_what_cannot_be_left_out_or_followed_is_refused():
+    model, _ = ours()
+    numbers = pytest.raises(OptionError, match="heads must be numbers from 0 to 3")
+    with numbers, without(model, [("(the model)", 4)]):
+        model(X)
+    called = pytest.raises(OptionError, match="heads must be of layers that made a call")
+    with called, without(model, [("layers.7", 0)]):
+        model(X)
+    seen = pytest.raises(ProbeError, match="must see at least one")
+    with seen, without(model, [("(the model)", 0)]):
+        pass
+    by_hand, _ = by_matmul()
+    with pytest.raises(ProbeError, match="gradients must reach"):
+        importance_by_gradient(by_hand, lambda: by_hand(X).sum())
+    with pytest.raises(ProbeError, match="gradients must reach"):
+        relevance(by_hand, lambda: by_hand(X).sum())
