@@ -4,6 +4,7 @@ import contextlib
 import doctest
 import io
 import re
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -68,3 +69,11 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_the_trees_are_those_of_the_source() -> None:
+    tree = runpy.run_path(str(ROOT / "docs" / "tree.py"))
+    for name, every_file in tree["PAGES"].items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        drawn = tree["with_tree"](text, every_file=every_file)
+        assert text == drawn, f"{name} is old: run python docs/tree.py"

@@ -1,4 +1,4 @@
-"""``manyheads look mask``: what a mask looks like, and how much it leaves."""
+"""What a mask looks like, and how much it leaves: ``manyheads look mask``."""
 
 from pathlib import Path
 

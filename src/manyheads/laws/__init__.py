@@ -1,4 +1,4 @@
-"""Laws that every mask, backend, cache, attention function and model keeps; run them on your own.
+"""What masks, backends, caches and models promise, as laws; run them on your own.
 
 A suite is a literal of laws, a law a small function whose first line says what holds.
 """
