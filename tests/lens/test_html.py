@@ -170,25 +170,41 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def opened(address, folder):
+    """What chromium makes of a page."""
+    assert CHROMIUM is not None
+    return subprocess.run(
+        [CHROMIUM, "--headless", "--dump-dom", "--virtual-time-budget=5000", *FLAGS,
+         f"--user-data-dir={folder / 'profile'}", address],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+
+
 @needs_chromium
 def test_chromium_shows_the_number_of_the_query_in_the_address(tmp_path):
     calls = watched(len(EVIL))
     path = write_page([portray(call) for call in calls], EVIL, path=tmp_path / "heads.html")
-    assert CHROMIUM is not None
-    dom = subprocess.run(
-        [CHROMIUM, "--headless", "--dump-dom", "--virtual-time-budget=5000", *FLAGS,
-         f"--user-data-dir={tmp_path / 'profile'}", f"{path.as_uri()}#head=3&query=7"],
-        capture_output=True, text=True, timeout=60, check=True,
-    ).stdout  # fmt: skip
+    dom = opened(f"{path.as_uri()}#head=3&query=7", tmp_path)
     assert 'data-ready="true"' in dom
     weights = calls[1].weights()[0, 1, 7]
     best = int(weights.argmax())
     said = re.search(r'id="readout"[^>]*>([^<]*)', dom)
     assert said is not None
     assert f"query 7 “注意力” → key {best}" in said[1]
-    assert float(re.findall(r": (\d\.\d+)", said[1])[0]) == pytest.approx(
-        float(weights[best]), abs=1e-4
-    )
+    shown = float(re.findall(r": (\d\.\d+)", said[1])[0])
+    assert shown == pytest.approx(float(weights[best]), abs=1e-4)
+
+
+@needs_chromium
+def test_chromium_opens_all_heads_of_a_text_of_32k_tokens(tmp_path):
+    found = made_up(32_768)
+    tokens = [f"token{i}" for i in range(32_768)]
+    path = write_page(found, tokens, path=tmp_path / "long.html")
+    row = int(found[11].rows[128])  # every second one of 512 is kept where there is less room
+    dom = opened(f"{path.as_uri()}#head=143&query={row}", tmp_path)
+    assert dom.count("data-place=") == 144
+    key = int(found[11].top_keys[11, 128, 0])
+    assert f"query {row} “token{row}” → key {key} “token{key}”" in dom
 
 
 @needs_chromium

@@ -10,7 +10,7 @@ from manyheads.functional import Call, Statistics
 _HIDES = -1000.0
 """A bias below it hides a pair, as masks that are added to the scores do."""
 
-_NOTHING = -700.0
+_NOTHING = -750.0
 """The logarithm of a weight of 0 whose pair is not hidden."""
 
 
