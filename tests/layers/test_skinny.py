@@ -55,9 +55,7 @@ def test_the_fastest_is_taken_if_it_surely_gains(monkeypatch: pytest.MonkeyPatch
 def test_a_shape_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     monkeypatch.setattr(skinny, "_WAYS", {})
-    monkeypatch.setattr(
-        skinny, "fastest", lambda ways, x, *_: measured.append(len(x)) or ways[0]
-    )
+    monkeypatch.setattr(skinny, "fastest", lambda ways, x, *_: measured.append(len(x)) or ways[0])
     for rows in (1, 1, 5, 7, 8, 9):
         Skinny(torch.randn(4, 3))(torch.randn(rows, 3))
     assert measured == [1, 5, 9]

@@ -120,9 +120,7 @@ def test_the_text_is_the_same(
     text = mh.generate(decoder, prompts, max_new_tokens=12, cache=KINDS[kind]())
     assert calls == ([] if kind == "ring with first" else [1] * 11)
     monkeypatch.setattr(QuickDecoder, "serves", lambda *_: False)
-    assert torch.equal(
-        text, mh.generate(decoder, prompts, max_new_tokens=12, cache=KINDS[kind]())
-    )
+    assert torch.equal(text, mh.generate(decoder, prompts, max_new_tokens=12, cache=KINDS[kind]()))
 
 
 def test_beams_and_drafts_take_it_too(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +214,9 @@ def test_subclasses_and_other_layers_have_no_quick_form() -> None:
     assert quick_form(Mine(LLAMA)) is None
     assert quick_form(nn.Linear(2, 2)) is None
     decoder = model()
-    decoder.layers[0].self_attention.q_norm = nn.LayerNorm(decoder.layers[0].self_attention.head_dim)
+    decoder.layers[0].self_attention.q_norm = nn.LayerNorm(
+        decoder.layers[0].self_attention.head_dim
+    )
     assert quick_form(decoder) is None
 
 

@@ -20,6 +20,7 @@ from manyheads.positions import Rotary
 from manyheads.positions.given import is_plain_call
 from manyheads.positions.turn import Turn
 
+
 class QuickDecoder:
     """The steps of a `Decoder` after its prompt, without gradients, on the CPU.
 
