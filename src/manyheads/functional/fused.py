@@ -195,7 +195,7 @@ def widened(call: Call) -> Call:
 def _is_slow(call: Call) -> bool:
     # A processor without 16-bit arithmetic: measured, the kernel's backward takes 4 to 6 times
     # as long in bf16 as in fp32 and its forward as long, in fp16 all of it longer. Without
-    # gradients too, so that evaluation equals training to the bit.
+    # gradients too, so that evaluation equals training to the bit; but for steps of decoding.
     halves = call.q.dtype in _HALVES and call.q.device.type == "cpu"
     if not halves or torch.compiler.is_compiling():
         return False

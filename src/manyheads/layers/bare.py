@@ -13,6 +13,10 @@ class NotBareError(OptionError):
     """A module is of another class, hooked, compiled, or computes its weights: call it instead."""
 
 
+_CALLED = ("forward", "_compiled_call_impl")
+"""What a module may have of its own that is called in place of its class's."""
+
+
 class Bare:
     """What was found when modules were looked at, by someone who will not call them.
 
@@ -40,7 +44,10 @@ class Bare:
         """Whether all is as it was found."""
         if any(self._hooks) or _has_any_global_hook():
             return False
-        return all(slots.get(name) is found for slots, name, found in self._slots)
+        for slots, name, found in self._slots:  # noqa: SIM110 (half the time)
+            if slots.get(name) is not found:
+                return False
+        return True
 
     def part(self, module: nn.Module, name: str, *kinds: type[nn.Module]) -> Any:
         """The child of this name, of one of these classes."""
@@ -56,11 +63,11 @@ class Bare:
         """
         if module is None or type(module) not in kinds:
             raise _refusal(module)
-        self._hooks += module._forward_hooks, module._forward_pre_hooks
-        for name in ("forward", "_compiled_call_impl"):
-            self._slots.append((vars(module), name, None))
-        if not self.holds():
+        hooks, own = (module._forward_hooks, module._forward_pre_hooks), vars(module)
+        if any(hooks) or any(own.get(name) is not None for name in _CALLED):
             raise _refusal(module)
+        self._hooks += hooks
+        self._slots += ((own, name, None) for name in _CALLED)
         return module
 
     def weights(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:

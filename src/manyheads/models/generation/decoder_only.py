@@ -67,10 +67,10 @@ class DecoderOnly(Writer):
         self._check_reach(model.config.max_length, max_new_tokens)
 
     def logits(self, tokens: Tensor, positions: Tensor | None, last: int) -> Tensor:
-        if positions is None and self.caches and self.quick is not None:
-            # After the prompt each step reads a token or a few, and calls cost more than products.
-            if self.quick.serves(tokens, self.caches):
-                return self.quick(tokens, self.caches)[:, -last:]
+        # After the prompt each step reads a token or a few, and calls cost more than products.
+        quick = self.quick if positions is None and self.caches else None
+        if quick is not None and quick.serves(tokens, self.caches or ()):
+            return quick(tokens, self.caches or ())[:, -last:]
         options = {"positions": positions, "caches": self.caches, "last_only": last == 1}
         return self.model(tokens, **options)[:, -last:]
 

@@ -107,6 +107,9 @@ class Sampling:
             seen: Which tokens the text holds already.
             draws: Where random numbers come from.
         """
+        if self.temperature == 0 and self.repetition_penalty is None:
+            check_possible(logits)
+            return logits.argmax(dim=-1)
         if self.temperature == 0:
             return self._penalised(logits, seen).argmax(dim=-1)
         return draw_tokens(self.weights(logits, seen), draws)
