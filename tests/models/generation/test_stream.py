@@ -7,7 +7,7 @@ import torch
 from tests.models.generation.models import EXACT, Words, greedy
 
 import manyheads as mh
-from manyheads.errors import CacheError, OptionError, ShapeError
+from manyheads.errors import CacheError, DTypeError, OptionError, ShapeError
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5]]
 
@@ -156,6 +156,15 @@ def test_a_text_may_have_no_length_and_no_rows() -> None:
         (PROMPTS, {"max_new_tokens": -1}, OptionError, "max_new_tokens must be an int of at least"),
         (PROMPTS, {"min_new_tokens": 9}, OptionError, "min_new_tokens must be at most max_new_tok"),
         (PROMPTS, {"generator": []}, OptionError, "generator must be one, or one for each of 3"),
+        ("once", {}, DTypeError, "tokens must be token ids.*got tokens='once'. Encode"),
+        (["once"], {}, DTypeError, "tokens must be rows of token ids; got a row 'once'"),
+        (PROMPTS, {"generator": 5}, OptionError, "generator must be one, or.*got 5. A row"),
+        (PROMPTS, {"generator": [1, 2, 3]}, OptionError, r"generator must.*got \[1, 2, 3\]"),
+        (PROMPTS, {"sampling": 0.8}, OptionError, r"sampling must be a Sampling\(...\); got samp"),
+        (PROMPTS, {"stop": "END"}, OptionError, r"stop must be a Stop\(...\); got stop='END'"),
+        (PROMPTS, {"draft": Words()}, OptionError, r"draft must be a Draft\(...\); got draft=Wor"),
+        (PROMPTS, {"cache": mh.GrowingCache()}, CacheError, "cache must be a kind of cache, or a"),
+        (PROMPTS, {"cache": [None, None]}, CacheError, "cache must be a kind of cache.*NoneType"),
         (PROMPTS, {"cache": []}, CacheError, "caches must be one for each of 2 layers; got 0"),
         (
             PROMPTS,

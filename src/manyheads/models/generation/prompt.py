@@ -1,13 +1,13 @@
 """What a text goes on from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from manyheads.errors import ShapeError
+from manyheads.errors import DTypeError, ShapeError
 from manyheads.models.embedding import check_ids
 
 Tokens = Tensor | Sequence[Sequence[int] | Tensor]
@@ -31,6 +31,7 @@ class Prompt:
         """The prompt that a caller gave.
 
         Raises:
+            DTypeError: If it is text, or other things than ids.
             OptionError: If a token is not of the vocabulary.
             ShapeError: If a row is empty.
         """
@@ -39,7 +40,7 @@ class Prompt:
             if len(tokens) and not tokens.shape[1]:
                 _refuse_empty()
             return cls(tokens)
-        rows = [torch.as_tensor(row, device=device) for row in tokens]
+        rows = [_row(row, device) for row in _several(tokens)]
         for row in rows:
             if not row.numel():
                 _refuse_empty()
@@ -72,6 +73,25 @@ def left_pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     lengths = torch.tensor([[len(row)] for row in rows], device=tokens.device)
     absent = torch.arange(longest, device=tokens.device) < longest - lengths
     return tokens, absent if int(lengths.min()) < longest else None
+
+
+def _several(tokens: object) -> Iterable[object]:
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise DTypeError(
+            f"tokens must be token ids, (batch, length) or rows of them; got tokens={tokens!r}. "
+            f"Encode the text with the model's vocabulary first."
+        )
+    return tokens
+
+
+def _row(row: object, device: torch.device) -> Tensor:
+    try:
+        return torch.as_tensor(row, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise DTypeError(
+            f"tokens must be rows of token ids; got a row {row!r}. Encode the text with the "
+            f"model's vocabulary first."
+        ) from None
 
 
 def _refuse_empty() -> None:

@@ -9,7 +9,7 @@ from manyheads.cache import GrowingCache
 from manyheads.models.generation.draw import Draws, check_draws
 from manyheads.models.generation.opening import Keeping, open_writer
 from manyheads.models.generation.prompt import Tokens
-from manyheads.models.generation.record import Record, Step, check_lengths
+from manyheads.models.generation.record import Record, Step, check_kind, check_lengths
 from manyheads.models.generation.sampling import Sampling
 from manyheads.models.generation.speculative import Draft, speculate
 from manyheads.models.generation.stop import Stop
@@ -67,6 +67,10 @@ def stream(
         torch.Size([1])
     """
     check_lengths(max_new_tokens, min_new_tokens)
+    for name, value, kind in (("sampling", sampling, Sampling), ("stop", stop, Stop)):
+        check_kind(name, value, kind)
+    if draft is not None:
+        check_kind("draft", draft, Draft)
     writer = open_writer(model, tokens, cache, max_new_tokens)
     check_draws(generator, len(writer.prompt.tokens))
     remember = sampling.repetition_penalty is not None
