@@ -1,3 +1,5 @@
+import pathlib
+
 import numpy as np
 import pytest
 import torch
@@ -209,7 +211,7 @@ def test_values_of_no_width_take_no_room(bits: int, tmp_path) -> None:
     assert cache.error[1] == 0.0
 
 
-def test_bits_that_numpy_counted_are_saved(tmp_path: Path) -> None:
+def test_bits_that_numpy_counted_are_saved(tmp_path: pathlib.Path) -> None:
     cache = mh.QuantizedCache(np.int64(8), recent=np.int64(2))  # type: ignore[arg-type]
     cache.append(torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8))
     cache.save(tmp_path / "cache")
