@@ -165,4 +165,6 @@ def test_what_is_refused_is_named() -> None:
     fresh = mh.PagedCache(cache.pool)
     with pytest.raises(CacheError, match="k must have the cache's batch, heads and width"):
         fresh.append(torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1, 1))
+    with pytest.raises(OptionError, match="pool must be a BlockPool or None; got pool=16"):
+        mh.PagedCache(16)  # type: ignore[arg-type]
     assert fresh.length == 0 and cache.length == 3

@@ -1,3 +1,6 @@
+import pathlib
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -206,3 +209,10 @@ def test_values_of_no_width_take_no_room(bits: int, tmp_path) -> None:
     cache.merge(filled(1, 11))
     assert cache.read().k.shape == (3, 1, 14, 6) and cache.read().v.shape == (3, 1, 14, 0)
     assert cache.error[1] == 0.0
+
+
+def test_bits_that_numpy_counted_are_saved(tmp_path: pathlib.Path) -> None:
+    cache = mh.QuantizedCache(np.int64(8), recent=np.int64(2))  # type: ignore[arg-type]
+    cache.append(torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8))
+    cache.save(tmp_path / "cache")
+    assert mh.QuantizedCache.load(tmp_path / "cache").bits == 8

@@ -1,11 +1,14 @@
 """What may be done to every cache: rows leave and join a batch, files hold it, nothing aliases."""
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -163,6 +166,25 @@ def test_what_is_no_saved_cache_is_refused(kind: str, tmp_path: Path) -> None:
     path.write_bytes(kept[: len(kept) // 2])
     with pytest.raises(CacheError, match=message):
         type(cache).load(path)
+
+
+@every_kind
+def test_a_file_in_which_something_is_missing_is_refused(kind: str, tmp_path: Path) -> None:
+    cache, path = filled(kind), tmp_path / "cache"
+    cache.save(path)
+    with safe_open(path, framework="pt") as file:
+        note = json.loads(file.metadata()["manyheads.cache"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    others = list(tensors)[1:]
+    for held, state in (
+        ({name: tensors[name] for name in others}, note),
+        (tensors, {**note, "state": ["Foreign", {}]}),
+        (tensors, {"kind": note["kind"]}),
+        (tensors, []),
+    ):
+        save_file(held, path, metadata={"manyheads.cache": json.dumps(state)})
+        with pytest.raises(CacheError, match=r"path must .*got path=.*\. Save"):
+            type(cache).load(path)
 
 
 @every_kind

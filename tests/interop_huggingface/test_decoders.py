@@ -181,6 +181,8 @@ def test_what_is_no_model_of_ours_is_named(tmp_path: Path) -> None:
         ("llama", rope("longrope"), "rope_type must be default, linear, dynamic, llama3 or yarn"),
         ("llama", rope("default", partial_rotary_factor=0.5), "partial_rotary_factor must be 1.0"),
         ("llama", rope("yarn", factor=4.0, mscale=1.0), "mscale must be None; got mscale=1.0"),
+        ("llama", rope("linear"), "a config must have factor; got one without"),
+        ("llama", rope("llama3", factor=8.0), "a config must have low_freq_factor; got one"),
         ("llama", {"hidden_size": None}, "a config must have hidden_size; got one without"),
         ("qwen2", {"use_sliding_window": True}, "use_sliding_window must be False"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must"),
@@ -215,6 +217,9 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
         from_huggingface(tmp_path)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"must hold model\.safetensors or"):
+        from_huggingface(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"index\.json must hold a weight_map; got"):
         from_huggingface(tmp_path)
 
 

@@ -192,6 +192,8 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"norm": "batch"}, "a norm must be 'layer' or 'rms'; got 'batch'"),
         ({"bias": "kv"}, "bias must be True, False or 'qkv'; got bias='kv'"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_tanh, silu, swiglu"),
+        ({"eps": float("nan")}, "eps must be a finite number above 0; got eps=nan"),
+        ({"eps": -1e-5}, "eps must be a finite number above 0; got eps=-1e-05"),
         ({"num_kv_heads": 3}, "num_kv_heads must divide num_heads=4"),
         (
             {"positions": "learned", "max_length": 8, "rotary_scaling": mh.LinearScaling(2.0)},

@@ -55,19 +55,26 @@ def read(
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             note = json.loads((file.metadata() or {})[_KEY])
+            held, written = note["kind"], note["state"]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CacheError(
             f"path must be a file that a cache was saved in; got path={str(path)!r} "
             f"({error!r}). Save one with cache.save(path)."
         ) from error
-    if note["kind"] != kind:
+    if held != kind:
         raise CacheError(
-            f"path must hold a {kind}; got path={str(path)!r} with a {note['kind']}. Load it "
-            f"with {note['kind']}.load(path)."
+            f"path must hold a {kind}; got path={str(path)!r} with a {held}. Load it with "
+            f"{held}.load(path)."
         )
     known = {part.__name__: part for part in parts}
-    state: dict[str, Any] = _decode(note["state"], tensors, known, torch.device(device))
+    try:
+        state: dict[str, Any] = _decode(written, tensors, known, torch.device(device))
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise CacheError(
+            f"path must hold a whole {kind}; got path={str(path)!r}, in which something is missing "
+            f"({error!r}). Save it again."
+        ) from error
     return state
 
 

@@ -20,6 +20,7 @@ from manyheads.cache.base import (
 from manyheads.cache.blocks import BlockPool
 from manyheads.cache.cached import Cached
 from manyheads.cache.facts import beside
+from manyheads.errors import OptionError
 from manyheads.masks import Tokens
 from manyheads.masks.facts import join
 from manyheads.shapes import values_are_cheap
@@ -41,6 +42,9 @@ class PagedCache(Cache):
         pool: Where the blocks come from; caches of one layer may share a pool. None makes a pool
             of blocks of 16 tokens that grows.
 
+    Raises:
+        OptionError: If `pool` is no pool.
+
     Source:
         Kwon et al. 2023, section 4 (PagedAttention, arXiv:2309.06180).
 
@@ -58,6 +62,11 @@ class PagedCache(Cache):
     parts = (Tokens, Cached, BlockPool)
 
     def __init__(self, pool: BlockPool | None = None) -> None:
+        if pool is not None and not isinstance(pool, BlockPool):
+            raise OptionError(
+                f"pool must be a BlockPool or None; got pool={pool!r}. Write "
+                f"PagedCache(BlockPool(16))."
+            )
         self.pool = BlockPool() if pool is None else pool
         self._tokens: Tokens | None = None
         self._tables: Tables = ()  # the blocks of each row

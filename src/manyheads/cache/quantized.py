@@ -71,7 +71,7 @@ class QuantizedCache(Cache):
                 f"bits must be 8 or 4; got bits={bits!r}. Take 8 where the text must stay the "
                 f"same, 4 where memory is what counts."
             )
-        self.bits: Literal[8, 4] = bits
+        self.bits: Literal[8, 4] = 8 if bits == 8 else 4
         self.recent = check_count("recent", recent, least=0)
         self.group = check_count("group", group)
         self._old: Rounded | None = None

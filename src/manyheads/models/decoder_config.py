@@ -1,5 +1,6 @@
 """The numbers of a decoder-only model."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +9,7 @@ from manyheads.layers.feed_forward import Activation
 from manyheads.layers.norm import NormKind
 from manyheads.layers.projections import ProjectionBias
 from manyheads.positions import Scaling
-from manyheads.shapes import check_count, check_probability
+from manyheads.shapes import check_count, check_probability, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,10 @@ class DecoderConfig:
         for name in ("max_length", "window"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
+        if not is_number(self.eps) or not 0 < self.eps < math.inf:
+            raise OptionError(
+                f"eps must be a finite number above 0; got eps={self.eps!r}. 1e-5 is usual."
+            )
         check_probability("dropout", self.dropout)
         if self.positions not in ("learned", "rotary"):
             raise OptionError(

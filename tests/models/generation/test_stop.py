@@ -138,3 +138,14 @@ def test_a_stop_that_cannot_be_is_named() -> None:
         mh.Stop(strings=("",), decode=spell)
     with pytest.raises(OptionError, match="decode must be given where strings end a text"):
         mh.Stop(strings=("end",))
+    with pytest.raises(OptionError, match=r"tokens must be ids; got tokens=\(None,\)"):
+        mh.Stop(tokens=(None,))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"tokens must be ids; got tokens=\('END',\)"):
+        mh.Stop(tokens=("END",))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="tokens must be several; got tokens=tensor"):
+        mh.Stop(tokens=torch.tensor(2))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"strings must hold texts; got strings=\(2,\)"):
+        mh.Stop(strings=(2,), decode=spell)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="decode must be a function from ids to text; got decod"):
+        mh.Stop(decode="spell")  # type: ignore[arg-type]
+    assert mh.Stop(tokens=torch.tensor([2, 3])).tokens == (2, 3)  # type: ignore[arg-type]

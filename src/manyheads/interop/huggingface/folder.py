@@ -43,7 +43,12 @@ def _files(folder: Path) -> list[Path]:
     if (folder / WHOLE).exists():
         return [folder / WHOLE]
     if (folder / PARTS).exists():
-        return [folder / name for name in sorted(set(_json(folder / PARTS)["weight_map"].values()))]
+        parts = _json(folder / PARTS).get("weight_map")
+        if not isinstance(parts, dict):
+            raise CheckpointError(
+                f"{PARTS} must hold a weight_map; got {folder / PARTS} without. Download it again."
+            )
+        return [folder / name for name in sorted(set(parts.values()))]
     raise CheckpointError(
         f"a checkpoint must hold {WHOLE} or {PARTS}; got {folder} without. Save it with "
         f"model.save_pretrained(folder), which writes safetensors."

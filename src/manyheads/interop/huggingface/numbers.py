@@ -43,16 +43,16 @@ def rotary_of(numbers: Mapping[str, Any]) -> tuple[float, Scaling | None]:
     if kind == "default":
         return base, None
     if kind == "linear":
-        return base, LinearScaling(float(given["factor"]))
+        return base, LinearScaling(float(need(given, "factor")))
     if kind == "dynamic":
-        return base, DynamicNTKScaling(float(given["factor"]), original_length=longest)
+        return base, DynamicNTKScaling(float(need(given, "factor")), original_length=longest)
     if kind == "llama3":
-        turns = (float(given["low_freq_factor"]), float(given["high_freq_factor"]))
-        return base, Llama3Scaling(float(given["factor"]), original, *turns)
+        turns = (float(need(given, "low_freq_factor")), float(need(given, "high_freq_factor")))
+        return base, Llama3Scaling(float(need(given, "factor")), original, *turns)
     if kind == "yarn":
         refuse_others(given, attention_factor=None, mscale=None, mscale_all_dim=None)
         return base, YaRN(
-            float(given["factor"]),
+            float(need(given, "factor")),
             original,
             fast=float(given.get("beta_fast") or 32.0),
             slow=float(given.get("beta_slow") or 1.0),

@@ -10,7 +10,7 @@ from manyheads.cache import GrowingCache
 from manyheads.errors import OptionError
 from manyheads.models.generation.opening import Keeping, open_writer
 from manyheads.models.generation.prompt import Tokens
-from manyheads.models.generation.record import Record, check_lengths
+from manyheads.models.generation.record import Record, check_kind, check_lengths
 from manyheads.models.generation.sampling import check_possible
 from manyheads.models.generation.stop import Stop
 from manyheads.models.generation.stream import NOWHERE
@@ -173,6 +173,7 @@ def _rows(texts: Tensor, index: Tensor) -> Tensor:
 
 def _check(most: int, least: int, beams: int, best: int, length_penalty: float, stop: Stop) -> None:
     check_lengths(most, least)
+    check_kind("stop", stop, Stop)
     check_count("beams", beams)
     check_count("best", best)
     if best > beams:

@@ -33,9 +33,13 @@ def draw_shares(rows: int, draws: Draws, device: torch.device) -> Float[Tensor, 
 
 def check_draws(draws: Draws, rows: int) -> None:
     """Refuse generators that are not one for each row."""
-    if draws is None or isinstance(draws, torch.Generator) or len(draws) == rows:
+    if draws is None or isinstance(draws, torch.Generator):
         return
+    each = isinstance(draws, Sequence) and all(isinstance(x, torch.Generator) for x in draws)
+    if each and len(draws) == rows:
+        return
+    got = len(draws) if each else repr(draws)
     raise OptionError(
-        f"generator must be one, or one for each of {rows} rows; got {len(draws)}. A row with a "
+        f"generator must be one, or one for each of {rows} rows; got {got}. A row with a "
         f"generator of its own is written as it would be alone."
     )

@@ -48,12 +48,24 @@ def open_writer(model: nn.Module, tokens: Tokens, cache: Keeping, max_new_tokens
             f"cache={name}, or model.new_caches()."
         )
     caches = model.new_caches(cache) if callable(cache) else cache
+    if caches is not None:
+        _check_caches(caches)
     if caches is not None and len(caches) != len(model.new_caches()):
         raise CacheError(
             f"caches must be one for each of {len(model.new_caches())} layers; got {len(caches)}. "
             f"Take them from model.new_caches()."
         )
     return DecoderOnly(model, prompt, caches, max_new_tokens)
+
+
+def _check_caches(caches: object) -> None:
+    held = isinstance(caches, Sequence) and all(isinstance(cache, Cache) for cache in caches)
+    if not held:
+        got = [type(x).__name__ for x in caches] if isinstance(caches, list) else caches
+        raise CacheError(
+            f"cache must be a kind of cache, or a cache for each layer; got cache={got!r}. Give "
+            f"GrowingCache itself, without brackets, or model.new_caches()."
+        )
 
 
 def _sources(model: "Transformer", tokens: Tokens) -> Tensor:

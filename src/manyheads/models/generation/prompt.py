@@ -1,6 +1,6 @@
 """What a text goes on from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,11 @@ class Prompt:
         """The prompt that a caller gave.
 
         Raises:
+<<<<<<< HEAD
             DTypeError: If it is a text and no tokens.
+=======
+            DTypeError: If it is text, or other things than ids.
+>>>>>>> breaker2
             OptionError: If a token is not of the vocabulary.
             ShapeError: If a row is empty.
         """
@@ -40,12 +44,16 @@ class Prompt:
             if len(tokens) and not tokens.shape[1]:
                 _refuse_empty()
             return cls(tokens)
+<<<<<<< HEAD
         if isinstance(tokens, str) or any(isinstance(row, str) for row in tokens):
             raise DTypeError(
                 f"tokens must be rows of token ids; got a text: {tokens!r}. Encode it with the "
                 f"model's vocabulary first: [tokenizer.encode(text)]."
             )
         rows = [torch.as_tensor(row, device=device) for row in tokens]
+=======
+        rows = [_row(row, device) for row in _several(tokens)]
+>>>>>>> breaker2
         for row in rows:
             if not row.numel():
                 _refuse_empty()
@@ -78,6 +86,25 @@ def left_pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     lengths = torch.tensor([[len(row)] for row in rows], device=tokens.device)
     absent = torch.arange(longest, device=tokens.device) < longest - lengths
     return tokens, absent if int(lengths.min()) < longest else None
+
+
+def _several(tokens: object) -> Iterable[object]:
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise DTypeError(
+            f"tokens must be token ids, (batch, length) or rows of them; got tokens={tokens!r}. "
+            f"Encode the text with the model's vocabulary first."
+        )
+    return tokens
+
+
+def _row(row: object, device: torch.device) -> Tensor:
+    try:
+        return torch.as_tensor(row, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise DTypeError(
+            f"tokens must be rows of token ids; got a row {row!r}. Encode the text with the "
+            f"model's vocabulary first."
+        ) from None
 
 
 def _refuse_empty() -> None:

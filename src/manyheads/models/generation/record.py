@@ -129,6 +129,15 @@ def check_ids_of(stop: Stop, vocab_size: int) -> None:
         )
 
 
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse what is no object of ours where one is asked for."""
+    if not isinstance(value, kind):
+        raise OptionError(
+            f"{name} must be a {kind.__name__}(...); got {name}={value!r}. Write "
+            f"{name}=mh.{kind.__name__}(...)."
+        )
+
+
 def check_lengths(max_new_tokens: int, min_new_tokens: int) -> None:
     """Refuse lengths that no text can have."""
     check_count("max_new_tokens", max_new_tokens, least=0)

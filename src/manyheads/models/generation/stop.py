@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from manyheads.errors import OptionError
+from manyheads.shapes import whole
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,27 @@ class Stop:
     def __post_init__(self) -> None:
         for name in ("tokens", "strings"):
             value = getattr(self, name)
-            if isinstance(value, str) or not isinstance(value, Iterable):
+            one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
+            if one or not isinstance(value, Iterable):
                 raise OptionError(
                     f"{name} must be several; got {name}={value!r}. Write {name}=({value!r},)."
                 )
             object.__setattr__(self, name, tuple(value))
+        if any(whole(token) is None for token in map(_plain, self.tokens)):
+            raise OptionError(
+                f"tokens must be ids; got tokens={self.tokens}. A text that ends a text goes into "
+                f"strings=."
+            )
+        object.__setattr__(self, "tokens", tuple(int(token) for token in self.tokens))
+        if any(not isinstance(string, str) for string in self.strings):
+            raise OptionError(
+                f"strings must hold texts; got strings={self.strings}. Ids go into tokens=."
+            )
+        if self.decode is not None and not callable(self.decode):
+            raise OptionError(
+                f"decode must be a function from ids to text; got decode={self.decode!r}. Write "
+                f"decode=tokenizer.decode."
+            )
         if "" in self.strings:
             raise OptionError(
                 "strings must hold at least one character each; got ''. Leave it out."
@@ -50,3 +69,7 @@ class Stop:
                 "decode must be given where strings end a text; got decode=None. Write "
                 "Stop(strings=..., decode=tokenizer.decode)."
             )
+
+
+def _plain(token: object) -> object:
+    return token.item() if isinstance(token, Tensor) and token.ndim == 0 else token

@@ -10,7 +10,7 @@ from manyheads.errors import OptionError
 from manyheads.models.generation.draw import Draws, check_draws
 from manyheads.models.generation.opening import Keeping, open_writer
 from manyheads.models.generation.prompt import Tokens
-from manyheads.models.generation.record import Record, Step, check_lengths
+from manyheads.models.generation.record import Record, Step, check_kind, check_lengths
 from manyheads.models.generation.sampling import Sampling
 from manyheads.models.generation.speculative import Draft, speculate
 from manyheads.models.generation.stop import Stop
@@ -68,8 +68,15 @@ def stream(
         torch.Size([1])
     """
     check_lengths(max_new_tokens, min_new_tokens)
+<<<<<<< HEAD
     _check_kind("sampling", sampling, Sampling)
     _check_kind("stop", stop, Stop)
+=======
+    for name, value, kind in (("sampling", sampling, Sampling), ("stop", stop, Stop)):
+        check_kind(name, value, kind)
+    if draft is not None:
+        check_kind("draft", draft, Draft)
+>>>>>>> breaker2
     writer = open_writer(model, tokens, cache, max_new_tokens)
     check_draws(generator, len(writer.prompt.tokens))
     remember = sampling.repetition_penalty is not None
