@@ -156,13 +156,6 @@ def test_a_text_may_have_no_length_and_no_rows() -> None:
         (PROMPTS, {"max_new_tokens": -1}, OptionError, "max_new_tokens must be an int of at least"),
         (PROMPTS, {"min_new_tokens": 9}, OptionError, "min_new_tokens must be at most max_new_tok"),
         (PROMPTS, {"generator": []}, OptionError, "generator must be one, or one for each of 3"),
-<<<<<<< HEAD
-        ("abc", {}, DTypeError, "tokens must be rows of token ids; got a text: 'abc'. Encode it"),
-        (["a", "b"], {}, DTypeError, "tokens must be rows of token ids; got a text"),
-        (PROMPTS, {"sampling": 0.8}, OptionError, "sampling must be a Sampling; got sampling=0.8"),
-        (PROMPTS, {"stop": 5}, OptionError, r"got stop=5. Write stop=mh.Stop\(...\)"),
-        (PROMPTS, {"cache": mh.GrowingCache()}, CacheError, "got one GrowingCache. Give cache=G"),
-=======
         ("once", {}, DTypeError, "tokens must be token ids.*got tokens='once'. Encode"),
         (["once"], {}, DTypeError, "tokens must be rows of token ids; got a row 'once'"),
         (PROMPTS, {"generator": 5}, OptionError, "generator must be one, or.*got 5. A row"),
@@ -172,7 +165,6 @@ def test_a_text_may_have_no_length_and_no_rows() -> None:
         (PROMPTS, {"draft": Words()}, OptionError, r"draft must be a Draft\(...\); got draft=Wor"),
         (PROMPTS, {"cache": mh.GrowingCache()}, CacheError, "cache must be a kind of cache, or a"),
         (PROMPTS, {"cache": [None, None]}, CacheError, "cache must be a kind of cache.*NoneType"),
->>>>>>> breaker2
         (PROMPTS, {"cache": []}, CacheError, "caches must be one for each of 2 layers; got 0"),
         (
             PROMPTS,

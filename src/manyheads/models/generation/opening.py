@@ -41,12 +41,6 @@ def open_writer(model: nn.Module, tokens: Tokens, cache: Keeping, max_new_tokens
         )
     device = next((x.device for x in model.parameters()), torch.device("cpu"))
     prompt = Prompt.of(tokens, model.config.vocab_size, device)
-    if isinstance(cache, Cache):
-        name = type(cache).__name__
-        raise CacheError(
-            f"cache must be a kind of cache, or one cache for each layer; got one {name}. Give "
-            f"cache={name}, or model.new_caches()."
-        )
     caches = model.new_caches(cache) if callable(cache) else cache
     if caches is not None:
         _check_caches(caches)

@@ -31,11 +31,7 @@ class Prompt:
         """The prompt that a caller gave.
 
         Raises:
-<<<<<<< HEAD
-            DTypeError: If it is a text and no tokens.
-=======
             DTypeError: If it is text, or other things than ids.
->>>>>>> breaker2
             OptionError: If a token is not of the vocabulary.
             ShapeError: If a row is empty.
         """
@@ -44,16 +40,7 @@ class Prompt:
             if len(tokens) and not tokens.shape[1]:
                 _refuse_empty()
             return cls(tokens)
-<<<<<<< HEAD
-        if isinstance(tokens, str) or any(isinstance(row, str) for row in tokens):
-            raise DTypeError(
-                f"tokens must be rows of token ids; got a text: {tokens!r}. Encode it with the "
-                f"model's vocabulary first: [tokenizer.encode(text)]."
-            )
-        rows = [torch.as_tensor(row, device=device) for row in tokens]
-=======
         rows = [_row(row, device) for row in _several(tokens)]
->>>>>>> breaker2
         for row in rows:
             if not row.numel():
                 _refuse_empty()

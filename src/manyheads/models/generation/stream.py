@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from manyheads.cache import GrowingCache
-from manyheads.errors import OptionError
 from manyheads.models.generation.draw import Draws, check_draws
 from manyheads.models.generation.opening import Keeping, open_writer
 from manyheads.models.generation.prompt import Tokens
@@ -68,15 +67,10 @@ def stream(
         torch.Size([1])
     """
     check_lengths(max_new_tokens, min_new_tokens)
-<<<<<<< HEAD
-    _check_kind("sampling", sampling, Sampling)
-    _check_kind("stop", stop, Stop)
-=======
     for name, value, kind in (("sampling", sampling, Sampling), ("stop", stop, Stop)):
         check_kind(name, value, kind)
     if draft is not None:
         check_kind("draft", draft, Draft)
->>>>>>> breaker2
     writer = open_writer(model, tokens, cache, max_new_tokens)
     check_draws(generator, len(writer.prompt.tokens))
     remember = sampling.repetition_penalty is not None
@@ -85,14 +79,6 @@ def stream(
         return _write(writer, record, sampling, generator)
     helper = draft.open(tokens, writer, max_new_tokens)
     return speculate(writer, helper, draft.ahead, record, sampling, generator)
-
-
-def _check_kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise OptionError(
-            f"{name} must be a {kind.__name__}; got {name}={value!r}. Write "
-            f"{name}=mh.{kind.__name__}(...)."
-        )
 
 
 @torch.no_grad()
