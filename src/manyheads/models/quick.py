@@ -218,6 +218,8 @@ def _norm(bare: Bare, residual: Residual) -> _Norm:
     weight, bias = bare.weights(norm)
     least = None
     if isinstance(norm, RMSNorm):
+        if norm.eps is None:
+            raise NotBareError("a norm must have its eps; got eps=None. Call the model itself.")
         dtype = torch.promote_types(weight.dtype, torch.float32)
         least = torch.tensor((weight.numel() * norm.eps) ** 0.5, dtype=dtype)
     return _Norm(weight, bias, norm.eps, least)
