@@ -216,12 +216,12 @@ def _norm(bare: Bare, residual: Residual) -> _Norm:
     bare.part(residual, "dropout", nn.Dropout)
     norm = bare.part(residual, "norm", RMSNorm, LayerNorm)
     weight, bias = bare.weights(norm)
-    if isinstance(norm, LayerNorm):
-        return _Norm(weight, bias, norm.eps, None)
-    if norm.eps is None:  # then torch's depends on its release
-        raise NotBareError("an RMSNorm must have an eps; got eps=None. Give it one.")
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    least = torch.tensor((weight.numel() * norm.eps) ** 0.5, dtype=wide)
+    least = None
+    if isinstance(norm, RMSNorm):
+        if norm.eps is None:
+            raise NotBareError("a norm must have its eps; got eps=None. Call the model itself.")
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        least = torch.tensor((weight.numel() * norm.eps) ** 0.5, dtype=dtype)
     return _Norm(weight, bias, norm.eps, least)
 
 
