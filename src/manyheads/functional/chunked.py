@@ -96,6 +96,8 @@ class Recipe:
 
     def pieces(self, q: Tensor, k: Tensor) -> Iterator[tuple[Piece, Draw | None]]:
         """The pieces of a call, each with what draws its drops."""
+        if q.is_meta:
+            return  # There are shapes alone, and those are known.
         draw = None if self.drops is None else self.drops.start()
         whole = self.bias is not None and self.bias.whole
         for piece in cut(self.bound, (*q.shape[:2], k.shape[1]), q.dtype, whole=whole):
