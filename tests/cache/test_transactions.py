@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 import manyheads as mh
@@ -166,6 +166,26 @@ def test_what_is_no_saved_cache_is_refused(kind: str, tmp_path: Path) -> None:
     path.write_bytes(kept[: len(kept) // 2])
     with pytest.raises(CacheError, match=message):
         type(cache).load(path)
+
+
+LATENT = mh.LatentAttention(8, 4, 6, head_dim=2, dtype=F64).requires_grad_(False)
+
+
+@every_kind
+@pytest.mark.parametrize("reads", [LAYER, LATENT], ids=["heads", "latents"])
+def test_a_call_that_fails_at_its_very_end_leaves_the_cache(kind: str, reads: nn.Module) -> None:
+    cache = KINDS[kind]()
+    reads(X[:, :6], mask=mh.Causal(), cache=cache)
+    before = cache.read().k.clone()
+
+    def fails(module: nn.Module, given: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = reads.out_proj.register_forward_pre_hook(fails)
+    with pytest.raises(KeyboardInterrupt):
+        reads(X[:, 6:8], mask=mh.Causal(), cache=cache)
+    hook.remove()
+    assert cache.length == 6 and torch.equal(cache.read().k, before)
 
 
 @every_kind

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import manyheads as mh
+from manyheads.errors import BackendError
 
 # torch's own forward mode warns of its own torch.jit.script.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -124,3 +125,17 @@ def test_gradients_for_each_sample_are_those_of_the_sample_alone() -> None:
     found = torch.func.vmap(torch.func.grad(loss))(q, k, v)
     right = torch.stack([torch.func.grad(loss)(*one) for one in zip(q, k, v, strict=True)])
     torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [("chunked", {"softcap": 5.0}), ("blocks", {}), ("fused", {"sink_logits": torch.zeros(2)})],
+)
+def test_a_second_derivative_of_a_fast_backend_is_refused_also_of_a_sum(
+    backend: str, options: dict[str, object]
+) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+    out = mh.attention(q, k, v, mh.Causal(), backend=backend, **options)  # type: ignore[arg-type]
+    (slope,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(BackendError, match="a second derivative must be one of backend='refer"):
+        slope.square().sum().backward()

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cut import Piece, cut, most_pairs
 from manyheads.functional.drops import Draw, Drops
 from manyheads.functional.fused import is_mapped, with_sinks
+from manyheads.functional.once import once_differentiable
 from manyheads.functional.piece_bias import PieceBias, piece_bias
 from manyheads.functional.precision import full_precision
 from manyheads.masks import Bound
@@ -96,6 +96,8 @@ class Recipe:
 
     def pieces(self, q: Tensor, k: Tensor) -> Iterator[tuple[Piece, Draw | None]]:
         """The pieces of a call, each with what draws its drops."""
+        if q.is_meta:
+            return  # There are shapes alone, and those are known.
         draw = None if self.drops is None else self.drops.start()
         whole = self.bias is not None and self.bias.whole
         for piece in cut(self.bound, (*q.shape[:2], k.shape[1]), q.dtype, whole=whole):

@@ -156,9 +156,9 @@ class LatentAttention(nn.Module):
                 dropout=dropout,
                 weights_into=weights_into,
             )
-        if absorbs:
-            mixed = mixed[..., : self.latent_dim] @ self._up()[1].mT
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))
+            if absorbs:
+                mixed = mixed[..., : self.latent_dim] @ self._up()[1].mT
+            return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
     def with_weights(
         self,

@@ -178,11 +178,11 @@ class MultiHeadAttention(Heads):
             else:
                 x, q, k, v, bound = self._self(x, mask, positions, cache, coordinates)
             mixed = self._mix(q, k, v, bound, bias, weights_into)
-        del q, k, v  # Their memory serves the output, where no gradient needs them.
-        mixed = mixed.transpose(1, 2)
-        if self.gate_proj is not None:
-            mixed = gated(mixed, self.gate_proj(x))
-        return self.output_dropout(self.out_proj(mixed.flatten(2)))
+            del q, k, v  # Their memory serves the output, where no gradient needs them.
+            mixed = mixed.transpose(1, 2)
+            if self.gate_proj is not None:
+                mixed = gated(mixed, self.gate_proj(x))
+            return self.output_dropout(self.out_proj(mixed.flatten(2)))
 
     def _mix(
         self,
