@@ -10,6 +10,7 @@ from benchmarks import (
     keep,
     layer,
     memory,
+    monitor,
     neighbours,
     packed,
     patterns,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         cliffs.CLIFF,
         layer.LAYER,
         statistics.STATISTICS,
+        monitor.MONITOR,
     )
 }
 """Every benchmark by its name, the quick ones first."""
