@@ -10,6 +10,7 @@ from benchmarks import (
     keep,
     layer,
     memory,
+    monitor,
     neighbours,
     packed,
     patterns,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         cliffs.CLIFF,
         layer.LAYER,
         statistics.STATISTICS,
+        monitor.MONITOR,
     )
 }
 """Every benchmark by its name, the quick ones first."""

@@ -155,7 +155,7 @@ def not_installed(length: int, size: int) -> libraries.Attend:
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries
-@pytest.mark.parametrize("name", ["packed", "patterns", "neighbours", "approximations"])
+@pytest.mark.parametrize("name", ["packed", "patterns", "neighbours", "approximations", "monitor"])
 def test_a_trial_of_each_comparison_yields_rows_goals_and_a_picture(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

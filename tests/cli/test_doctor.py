@@ -2,11 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 from manyheads.cli import main
 from manyheads.doctor import CHECKS
+from manyheads.models import Transformer
+from manyheads.tasks import Copy
+from manyheads.training import Trained, save, small_config
 
 FILE = """
 import torch
@@ -114,3 +119,37 @@ def test_arguments_can_be_given_by_name(file, capsys):
     facts = ["--fact", "causal=True", "--fact", "padding=padding_mask", "--fact", "real=1"]
     assert main(["doctor", f"{file}:leaky", *inputs, *facts]) == 1
     assert "mask_lost" in capsys.readouterr().out
+
+
+def test_a_folder_of_ours_is_examined(tmp_path, capsys):
+    torch.manual_seed(0)
+    task = Copy(letters="abcdef", max_length=6)
+    model = Transformer(replace(small_config(task), d_model=16, d_hidden=16, num_heads=2))
+    words = task.source_vocabulary
+    save(tmp_path, Trained(model, words, words, "copy", task.options(), 5))
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert "Transformer" in capsys.readouterr().out
+
+
+def test_a_folder_of_hugging_face_is_examined(tmp_path, capsys):
+    transformers = pytest.importorskip("transformers", reason="until transformers is installed")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    assert main(["doctor", str(tmp_path), "--json", str(tmp_path / "report.json")]) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["model"] == "GPT2LMHeadModel"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"architectures": ["NobodysModel"]}', "folder must hold a model that transformers can"),
+        ("{}", "folder"),
+    ],
+)
+def test_a_folder_without_a_model_ends_with_2(tmp_path, config, message, capsys):
+    (tmp_path / "config.json").write_text(config)
+    assert main(["doctor", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert message in captured.err

@@ -1,6 +1,7 @@
 """``manyheads doctor``: what is wrong with a model's attention, and where."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import torch
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
+from manyheads.cli.folder import load_folder
 from manyheads.cli.target import facts_of, guessed, inputs_of, load
 from manyheads.doctor import CHECKS, Check, examine
 from manyheads.errors import ExamineError, nearest
@@ -31,7 +33,7 @@ def doctor(
 
     Args:
         target: ``file.py:name``, where the name is a module, a factory of one, or either with an
-            example of its input.
+            example of its input; or a folder with a trained model, ours or Hugging Face's.
         inputs: An example for each argument: 2x13x24 (floats), 2x13:40 (ids below 40), a name in
             the file; ``attention_mask=keep`` passes it by name. Guessed unless given.
         fact: What the model is meant to be, such as causal=True; see docs/doctor.md.
@@ -52,7 +54,11 @@ def doctor(
             "CODE one of them."
         )
     torch.manual_seed(seed)
-    model, example, source = load(target)
+    source = ModuleType("folder")  # which holds no names for --inputs
+    if Path(target).is_dir():
+        model, example = load_folder(Path(target))
+    else:
+        model, example, source = load(target)
     if inputs:
         example = inputs_of(inputs, source)
     args, kwargs = guessed(model) if example is None else example

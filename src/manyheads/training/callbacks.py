@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 import torch
@@ -105,3 +105,37 @@ class KeepRandomness(Callback):
             else:
                 torch.cuda.set_rng_state(state, device)
         self._loaded = None
+
+
+class Watched(Protocol):
+    """What is told the loss of each step, such as `manyheads.doctor.monitor`."""
+
+    def step(self, loss: Tensor) -> None:
+        """Hear the loss of a step, after backward."""
+
+    def close(self) -> None:
+        """Be told no more."""
+
+
+class WatchTraining(Callback):
+    """Tell a monitor the loss of each step, once its gradients are there.
+
+    Args:
+        watched: What to tell, ``manyheads.doctor.monitor(model)``.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self._loss: Tensor | None = None
+
+    def on_before_backward(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
+    ) -> None:
+        self._loss = loss.detach()
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._loss is not None:
+            self.watched.step(self._loss)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.watched.close()

@@ -1,0 +1,136 @@
+"""A monitor is silent over a healthy run, and names what goes wrong in a sick one."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import manyheads as mh
+from manyheads.doctor import Alarm, Monitor, monitor
+from manyheads.errors import OptionError
+
+
+class Writer(nn.Module):
+    """Predicts the token before each; parts can be spoiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 32)
+        self.attention = mh.MultiHeadAttention(32, 4)
+        self.head = nn.Linear(32, 11)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.head(self.embed(tokens) + self.attention(self.embed(tokens)))
+        return out
+
+
+def trained(
+    model: nn.Module, watched: Monitor, steps: int, spoil: Callable[[int], None] = lambda step: None
+) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        spoil(step)
+        tokens = torch.randint(11, (4, 9), generator=draw)
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        watched.step(loss)
+        optimizer.step()
+
+
+def watch(model: nn.Module, **options: float) -> tuple[Monitor, list[Alarm]]:
+    heard: list[Alarm] = []
+    return monitor(model, every=2, tell=heard.append, **options), heard  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def writer() -> Writer:
+    torch.manual_seed(0)
+    return Writer()
+
+
+def test_a_healthy_run_is_told_nothing_and_is_not_changed(writer: Writer) -> None:
+    torch.manual_seed(0)
+    twin = Writer()
+    watched, heard = watch(writer, guess=math.log(11))
+    with watched:
+        trained(writer, watched, 20)
+    trained(twin, monitor(nn.Linear(1, 1)), 20)
+    assert heard == watched.alarms == []
+    assert all(map(torch.equal, writer.state_dict().values(), twin.state_dict().values()))
+    assert {each.where for each in watched.vitals} == {"attention"}
+    assert watched.gradients["attention.q_proj.weight"] > 0
+
+
+def test_a_closed_monitor_leaves_no_hook(writer: Writer) -> None:
+    with monitor(writer):
+        assert writer._forward_hooks
+    assert not writer._forward_hooks
+    assert not writer._forward_pre_hooks
+
+
+def test_nan_is_told_at_once_with_the_part_that_gave_it_first(writer: Writer) -> None:
+    def spoil(step: int) -> None:
+        if step == 4:
+            writer.attention.out_proj.register_forward_hook(lambda *_: _[2] / 0.0)
+
+    watched, heard = watch(writer)
+    trained(writer, watched, 6, spoil)
+    assert [(each.code, each.step) for each in heard] == [("nan_origin", 5)]
+    assert heard[0].where == "attention.out_proj"
+    assert "step 5, nan_origin: attention.out_proj" in str(heard[0])
+
+
+def test_dead_and_copied_heads_are_told_once_each(writer: Writer) -> None:
+    def spoil(step: int) -> None:
+        with torch.no_grad():
+            writer.attention.v_proj.weight[8:16] = 0
+            for projection in (writer.attention.q_proj, writer.attention.k_proj):
+                projection.weight[24:] = projection.weight[16:24]
+                if projection.bias is not None:
+                    projection.bias[24:] = projection.bias[16:24]
+            if writer.attention.v_proj.bias is not None:
+                writer.attention.v_proj.bias[8:16] = 0
+
+    watched, heard = watch(writer)
+    trained(writer, watched, 8, spoil)
+    assert sorted(each.code for each in heard) == ["dead_heads", "redundant_heads"]
+    assert "head 1" in next(each.where for each in heard if each.code == "dead_heads")
+
+
+def test_saturated_heads_are_told(writer: Writer) -> None:
+    with torch.no_grad():
+        writer.attention.q_proj.weight.mul_(1e4)
+    watched, heard = watch(writer)
+    trained(writer, watched, 4)
+    assert "saturated" in {each.code for each in heard}
+
+
+def test_a_projection_without_gradient_is_told(writer: Writer) -> None:
+    writer.attention.q_proj.weight.register_hook(torch.zeros_like)
+    watched, heard = watch(writer)
+    trained(writer, watched, 4)
+    assert [(each.code, each.where) for each in heard] == [
+        ("gradient_dead", "attention.q_proj.weight")
+    ]
+
+
+def test_a_loss_that_stays_at_guessing_is_told(writer: Writer) -> None:
+    watched, heard = watch(writer, guess=math.log(11))
+    for _ in range(20):
+        watched.step(2.5)
+    assert [each.code for each in heard] == ["loss_at_guessing"]
+
+
+def test_a_first_loss_far_above_guessing_is_told_at_once(writer: Writer) -> None:
+    watched, heard = watch(writer, guess=math.log(11))
+    watched.step(40.0)
+    assert [each.code for each in heard] == ["init_loss"]
+
+
+def test_a_monitor_that_never_looks_is_refused(writer: Writer) -> None:
+    with pytest.raises(OptionError, match="every must be at least 1, in steps; got every=0"):
+        monitor(writer, every=0)
