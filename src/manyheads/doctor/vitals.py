@@ -78,10 +78,10 @@ def signs_of(vitals: list[Vitals], gradients: dict[str, float]) -> Signs:
             quiet = (each.loudness <= NOTHING * each.loudness.max()).nonzero().flatten().tolist()
             if quiet:
                 place = f"{each.where}, head {', '.join(map(str, quiet[:8]))}"
-                signs.append(("dead_heads", place, len(quiet), "heads give nothing", "0"))
+                signs.append(("dead_heads", place, float(len(quiet)), "heads give nothing", "0"))
         if each.copies:
             unit = "pairs of heads weigh every key alike"
-            signs.append(("redundant_heads", each.where, each.copies, unit, "0"))
+            signs.append(("redundant_heads", each.where, float(each.copies), unit, "0"))
     if vitals:
         share = float((torch.cat([each.sharp for each in vitals]) > SHARE).float().mean())
         if share >= SHARE:
@@ -91,5 +91,5 @@ def signs_of(vitals: list[Vitals], gradients: dict[str, float]) -> Signs:
     dead = [name for name, norm in gradients.items() if norm <= 1e-12 * largest]
     if dead:
         unit = "matrices get no gradient"
-        signs.append(("gradient_dead", ", ".join(dead[:4]), len(dead), unit, "0"))
+        signs.append(("gradient_dead", ", ".join(dead[:4]), float(len(dead)), unit, "0"))
     return signs

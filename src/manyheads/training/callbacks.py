@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
 import torch
@@ -107,6 +107,7 @@ class KeepRandomness(Callback):
         self._loaded = None
 
 
+@runtime_checkable
 class Watched(Protocol):
     """What is told the loss of each step, such as `manyheads.doctor.monitor`."""
 
