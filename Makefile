@@ -48,11 +48,12 @@ types: $(INSTALLED)
 
 # The doctests are valid calls of every part, so they run once with each shape annotation
 # enforced. The tests run without: they make wrong calls too, and read our own errors.
+# Our own plugin of pytest stays out there: it would load the package before its shapes are.
 tests: $(INSTALLED)
 	@echo "== tests, docs, examples"
 	@$(PYTEST) -n $(WORKERS) tests
 	@echo "== doctests, with shapes enforced"
-	@$(PYTEST) --jaxtyping-packages=manyheads,beartype.beartype src
+	@$(PYTEST) -p no:manyheads --jaxtyping-packages=manyheads,beartype.beartype src
 
 # The wheel must stand on its core dependencies alone, so it meets an environment of its own.
 wheel: $(INSTALLED) $(WHEEL_DEPS)
