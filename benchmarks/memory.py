@@ -1,17 +1,14 @@
 """Peak memory of a self-attention layer beside layers written by hand."""
 
 import itertools
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from matplotlib.figure import Figure
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.benchmark import Benchmark, Goal, Plan, Row
 from benchmarks.layer import BY_HAND, Cell, contenders
+from manyheads.functional import cost
 
 MARKS = [(), ("causal",), ("padding",), ("causal", "padding"), ("causal", "rotary")]
 
@@ -23,25 +20,7 @@ def peak_bytes(step: Callable[[], object]) -> int:
     libraries loaded and what the system has not taken back yet.
     """
     step()  # Tables and the like that are made once are no part of a step.
-    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        step()
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
-    return max(held, default=0)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    # The profiler's C++ says on stderr that it starts and stops, past Python's own.
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+    return cost.peak_bytes(step, torch.device("cpu"))
 
 
 def cells(plan: Plan) -> Iterator[Cell]:

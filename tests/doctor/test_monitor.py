@@ -134,3 +134,8 @@ def test_a_first_loss_far_above_guessing_is_told_at_once(writer: Writer) -> None
 def test_a_monitor_that_never_looks_is_refused(writer: Writer) -> None:
     with pytest.raises(OptionError, match="every must be at least 1, in steps; got every=0"):
         monitor(writer, every=0)
+
+
+def test_what_is_no_module_cannot_be_watched() -> None:
+    with pytest.raises(OptionError, match=r"must be a torch\.nn\.Module; got model=None"):
+        mh.doctor.monitor(None)  # type: ignore[arg-type]

@@ -274,3 +274,8 @@ def test_a_decoding_step_is_one_graph_compiled_at_most_twice(style: str) -> None
     parts += [step(TOKENS[:, i : i + 1], caches=caches) for i in range(3, 11)]
     assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-10)
     assert counter.frame_count <= 2
+
+
+def test_a_size_is_asked_for_by_its_config() -> None:
+    with pytest.raises(OptionError, match=r"config must be a DecoderConfig; got config='tiny'"):
+        mh.Decoder("tiny")  # type: ignore[arg-type]

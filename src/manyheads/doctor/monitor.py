@@ -182,7 +182,7 @@ def monitor(
         tell: Called with each `Alarm`.
 
     Raises:
-        OptionError: If `every` is below 1.
+        OptionError: If `every` is below 1, or the model is no module.
 
     Example:
         >>> import torch, manyheads as mh
@@ -195,6 +195,10 @@ def monitor(
         >>> watched.alarms
         []
     """
+    if not isinstance(model, nn.Module):
+        raise OptionError(
+            f"model must be a torch.nn.Module; got model={model!r}. Give the one that is trained."
+        )
     return Monitor(model, every, guess, tell)
 
 

@@ -28,7 +28,7 @@ def seconds_of(calls: Sequence[Callable[[], Tensor]]) -> list[float]:
     return [statistics.median(times) for times in taken]
 
 
-def peak_bytes(call: Callable[[], Tensor], device: torch.device) -> int:
+def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     """The most that torch's allocator held at once during a call, beyond what it held before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.cache import Cache, GrowingCache
-from manyheads.errors import CacheError, PositionError
+from manyheads.errors import CacheError, OptionError, PositionError
 from manyheads.layers import Block, FeedForward, MultiHeadAttention, Residual
 from manyheads.layers.checks import checked_head_dim
 from manyheads.layers.norm import norm_of
@@ -55,6 +55,11 @@ class Decoder(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if not isinstance(config, DecoderConfig):
+            raise OptionError(
+                f"config must be a DecoderConfig; got config={config!r}. A published size is "
+                f"DecoderConfig.preset('gpt2')."
+            )
         super().__init__()
         self.config = config
         place: dict[str, Any] = {"device": device, "dtype": dtype}
