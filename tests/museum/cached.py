@@ -107,8 +107,8 @@ class TurnedFromZero(CachedFused):
 
 
 class Rotary(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return rotate(x)
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        return rotate(x, start)
 
 
 class UpperLeft(Cached):
@@ -191,6 +191,39 @@ class SlopedFromZero(Sloped):
         return torch.arange(q_len)
 
 
+class Bucketed(Cached):
+    """T5's buckets of distance, the far ones in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relative_attention_bias = nn.Embedding(9, HEADS)
+
+    def place(self, q_len: int, kv_len: int) -> int:
+        return kv_len - q_len
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q_len, kv_len = q.shape[2], k.shape[2]
+        rows = torch.arange(q_len)[:, None] + self.place(q_len, kv_len)
+        buckets = (rows - torch.arange(kv_len)).clamp(0, 8)
+        bias = self.relative_attention_bias(buckets).permute(2, 0, 1)
+        scores = q @ k.mT * q.shape[-1] ** -0.5 + bias
+        return scores.masked_fill(~self.seen(q_len, kv_len), -torch.inf).softmax(-1) @ v
+
+
+class BucketedFromZero(Bucketed):
+    """Rows of the bias are those of a text's first queries: decoding reads one bucket only."""
+
+    def place(self, q_len: int, kv_len: int) -> int:
+        return 0
+
+
+class TurnedTwice(TurnedFromZero):
+    """The offset counts the cache twice: once as it is, once in what was counted before."""
+
+    def turned(self, x: Tensor, past: int) -> Tensor:
+        return self.rotary(x, 2 * past)
+
+
 def keys_only(cache: Any, index: Tensor) -> Any:
     return tuple((k.index_select(0, index), v) for k, v in cache)
 
@@ -227,6 +260,10 @@ BROKEN = [
             "cache_mismatch"),
     Exhibit("alibi-from-zero", lambda: CachedWriter(SlopedFromZero), (ids(),), {}, facts(),
             "cache_mismatch"),
+    Exhibit("t5-from-zero", lambda: CachedWriter(BucketedFromZero), (ids(),), {}, facts(),
+            "cache_mismatch"),
+    Exhibit("rotary-twice", lambda: CachedWriter(TurnedTwice), (ids(),), {}, facts(),
+            "position_offset_cache"),
     Exhibit("keys-only", lambda: CachedWriter(Cached), (ids(),), {}, facts(keys_only),
             "beam_aliasing"),
     Exhibit("row-by-row", lambda: CachedWriter(CachedFused), (ids(),), {}, facts(row_by_row),
@@ -239,5 +276,6 @@ HEALTHY = [
     Exhibit("cached-matmul", lambda: CachedWriter(Cached), (ids(),), {}, facts()),
     Exhibit("cached-window", lambda: CachedWriter(Ring), (ids(),), {}, facts()),
     Exhibit("cached-alibi", lambda: CachedWriter(Sloped), (ids(),), {}, facts()),
+    Exhibit("cached-t5", lambda: CachedWriter(Bucketed), (ids(),), {}, facts()),
     Exhibit("cached-fused-rotary", lambda: CachedWriter(CachedFused), (ids(),), {}, facts()),
 ]

@@ -24,7 +24,17 @@ def ids(length: int = LENGTH, batch: int = 2) -> Tensor:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A module, an example of its input, and the disease that it has; no code if it is healthy."""
+    """A module on show.
+
+    Args:
+        name: Of it, and of its style.
+        build: Makes it.
+        args: An example of its input.
+        kwargs: The rest of the example.
+        facts: What is declared of it.
+        code: The disease that it has; none if it is healthy.
+        package: What must be installed for it, as it is imported.
+    """
 
     name: str
     build: Callable[[], nn.Module]
@@ -32,6 +42,7 @@ class Exhibit:
     kwargs: dict[str, Any] = field(default_factory=dict)
     facts: Facts = UNKNOWN
     code: str = ""
+    package: str = ""
 
     def __str__(self) -> str:
         return f"{self.code}-{self.name}" if self.code else self.name

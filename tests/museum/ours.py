@@ -10,6 +10,7 @@ import manyheads as mh
 from manyheads import tutorial
 from manyheads.doctor import CacheFacts, Facts
 
+CAUSAL = mh.Causal()
 KEEP = torch.tensor([[True] * LENGTH, [True] * (LENGTH - 3) + [False] * 3])
 
 
@@ -32,6 +33,33 @@ class Documents(nn.Module):
 
     def forward(self, x: Tensor, document_ids: Tensor) -> Tensor:
         return self.attention(x, mask=mh.Causal() & mh.Documents(document_ids))
+
+
+class Biased(nn.Module):
+    """A layer of ours and a bias of positions, which is learned beside it."""
+
+    def __init__(self, bias: nn.Module) -> None:
+        super().__init__()
+        self.attention, self.position_bias = mh.MultiHeadAttention(WIDTH, HEADS), bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, bias=self.position_bias, mask=mh.Causal())
+
+
+class Approximate(nn.Module):
+    """Heads of our own projections through a function that approximates attention."""
+
+    def __init__(self, function: Any, mask: mh.Mask | None = CAUSAL) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.function, self.mask = function, mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1)
+        )
+        mixed = self.function(q, k, v) if self.mask is None else self.function(q, k, v, self.mask)
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 def layer(**options: Any) -> Any:
@@ -67,6 +95,10 @@ CACHES = CacheFacts(
     reorder=lambda caches, index: [each.reorder(index) for each in caches] and caches,
 )
 CACHE = CacheFacts("cache", start=mh.GrowingCache, reorder=reorder)
+CACHE_KINDS = {
+    "fixed": lambda: mh.FixedCache(64),
+    "paged": mh.PagedCache,
+}
 REAL = Facts(real=True)
 HALVES = (torch.arange(LENGTH) >= 6).long().expand(2, -1)
 
@@ -103,7 +135,33 @@ HEALTHY = [
     ours("tutorial-layer", lambda: tutorial.TransformerEncoderLayer(WIDTH, HEADS, 32)),
     ours("tutorial-attention", lambda: tutorial.MultiHeadAttention(WIDTH, HEADS), stream(),
          stream(7), stream(7) * 0.9),
+    ours("tutorial-scores", lambda: tutorial.ScaledDotProductAttention(WIDTH), stream(),
+         stream(7), stream(7) * 0.9),
     ours("alibi", layer(), bias=mh.ALiBi(HEADS), mask=mh.Causal()),
+    ours("t5-bias", lambda: Biased(mh.T5Bias(HEADS, num_buckets=8, max_distance=16))),
+    ours("transformer-xl-bias", lambda: Biased(mh.TransformerXLBias(HEADS, 6, WIDTH))),
+    ours("shaw", lambda: Biased(mh.ShawBias(HEADS, 6, max_distance=4))),
+    ours("gate", layer(gate="channel"), mask=mh.Causal()),
+    ours("value-width", layer(d_context=10, d_value=14), stream(), stream(7, width=10),
+         stream(7, width=14)),
+    ours("sink-logits", layer(scores=mh.Scores(sinks=True)), mask=mh.Causal()),
+    ours("softcap", layer(scores=mh.Scores(softcap=5.0)), mask=mh.Causal()),
+    ours("longformer", layer(), mask=mh.Window(3) | mh.Global(0)),
+    ours("bigbird", layer(), mask=mh.Window(3) | mh.Global(0) | mh.RandomBlocks(1, block=2,
+         length=LENGTH)),
+    ours("dilated", layer(), mask=mh.Causal() & mh.Dilated(3, step=2)),
+    ours("linear", lambda: Approximate(mh.linear_attention), facts=Facts(causal=True)),
+    ours("nystrom", lambda: Approximate(mh.nystrom_attention, mask=None)),
+    ours("feed-forward", lambda: mh.FeedForward(WIDTH, 32)),
+    ours("encoder-layer-grouped", lambda: mh.EncoderLayer(WIDTH, HEADS, 32, num_kv_heads=2,
+         rotary=mh.Rotary(6))),
+    ours("decoder-layer-pre", lambda: mh.DecoderLayer(WIDTH, HEADS, 32, norm="pre",
+         rotary=mh.Rotary(6)), stream(), stream(7)),
+    ours("decoder-window", decoder(window=3), ids(), facts=Facts(window=None, causal=True)),
+    ours("decoder-yarn", decoder(rotary_scaling=mh.YaRN(4.0, original_length=16)), ids()),
+    *(ours(f"cache-{name}", layer(rotary=mh.Rotary(6)), mask=mh.Causal(),
+           facts=Facts(causal=True, cache=CacheFacts("cache", start=start, reorder=reorder)))
+      for name, start in CACHE_KINDS.items()),
 ]  # fmt: skip
 
 BROKEN: list[Exhibit] = []

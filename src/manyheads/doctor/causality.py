@@ -50,7 +50,8 @@ def _has_triangle(patient: Patient) -> bool:
     own = [each for each in calls if each.q.shape[2] == each.k.shape[2] == length]
     lawful = torch.ones(length, length, dtype=torch.bool).tril()
     return bool(own) and all(
-        each.mask is not None and bool((each.mask.dense().cpu() == lawful).all()) for each in own
+        each.mask is not None and bool((each.mask.dense(each.q.shape[1]).cpu() == lawful).all())
+        for each in own
     )
 
 

@@ -30,14 +30,16 @@ class Decoding:
         self.done = 0
 
     def feed(self, count: int) -> Tensor:
-        """The answer for the next tokens, and the cache after them."""
+        """The answer for the next tokens, NaN where there is none; the cache goes on."""
         first, last = self.done, self.done + count
         call = chunk(self.patient, self.call, first, last).put(self.facts.argument, self.cache)
         output = self.patient.answer(call, model=self.model)
         if self.facts.output is not None:
             self.cache = part(output, self.facts.output)
         self.done = last
-        return self.patient.main(output)
+        found = self.patient.main(output)
+        missing = torch.full_like(found[:, :1], torch.nan).expand(-1, count, *found.shape[2:])
+        return torch.cat([missing, found], dim=1)[:, -count:]
 
     def reorder(self, index: Tensor) -> None:
         """Let each row go on with another's past."""

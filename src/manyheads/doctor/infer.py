@@ -178,6 +178,7 @@ def _sizes(model: nn.Module) -> dict[str, Any]:
         "num_heads": _number(holders, NUM_HEADS),
         "num_kv_heads": _number(holders, NUM_KV_HEADS),
         "head_dim": _number(holders, ("head_dim", "d_k", "dim_head", "d_head")),
+        "scale": getattr(getattr(model, "config", None), "attention_multiplier", None),
     }
 
 

@@ -5,12 +5,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy
 import torch
 from torch import Tensor, nn
 
 from manyheads.doctor.call import Call
+
+_KEPT: WeakKeyDictionary[nn.Module, dict[int, tuple[Tensor, int, Tensor]]] = WeakKeyDictionary()
+"""Of each model that was run: its buffers, their versions, and copies of them."""
 
 
 @contextmanager
@@ -33,17 +37,26 @@ def unnoticed(seed: int = 0) -> Iterator[None]:
 
 def run(model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0) -> Any:
     """Call a model in the mode that it is in; its buffers are as before."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    kept = _buffers(model)
     with unnoticed(seed):
         try:
             with torch.set_grad_enabled(grad):
                 return model(*call.args, **call.kwargs)
         finally:
             with torch.no_grad():
-                for buffer, value in kept:
-                    if not _same(buffer, value):
+                for key, (buffer, _, value) in kept.items():
+                    if not torch.equal(buffer, value):
                         buffer.copy_(value)
+                        kept[key] = buffer, buffer._version, value
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
+def _buffers(model: nn.Module) -> dict[int, tuple[Tensor, int, Tensor]]:
+    """A model's buffers with copies. Masks and tables can be large, so copies serve many calls."""
+    kept, found = _KEPT.get(model, {}), {}
+    for buffer in model.buffers():
+        old = kept.get(id(buffer))
+        if old is None or old[0] is not buffer or old[1] != buffer._version:
+            old = buffer, buffer._version, buffer.detach().clone()
+        found[id(buffer)] = old
+    _KEPT[model] = found
+    return found

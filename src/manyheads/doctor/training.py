@@ -12,15 +12,18 @@ from manyheads.doctor.patient import Patient
 from manyheads.doctor.running import run
 
 
-def gradients(patient: Patient, call: Call, rows: slice = slice(None)) -> dict[str, Tensor | None]:
-    """The gradient of each parameter that wants one, in eval, of a loss that reads every output.
+def gradients(
+    patient: Patient, call: Call, rows: slice = slice(None), *, training: bool = False
+) -> dict[str, Tensor | None]:
+    """The gradient of each parameter that wants one, of a loss that reads every output.
 
     Args:
         patient: The model.
         call: What it is asked.
         rows: The rows of the main output that the loss reads; all outputs are read if it is all.
+        training: Whether it is asked in training mode.
     """
-    model = copy.deepcopy(patient.model)
+    model = copy.deepcopy(patient.model).train(training)
     model.zero_grad(set_to_none=True)
     output = run(model, call, grad=True)
     read = list(floats(output)) if rows == slice(None) else [patient.main(output)[rows]]

@@ -1,6 +1,7 @@
 """A cache that gives other answers than one pass."""
 
 from collections.abc import Iterator
+from math import isinf
 
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.decoding import mismatch, splits
@@ -16,6 +17,8 @@ def look(patient: Patient) -> Iterator[Sign]:
             if (found := mismatch(subject, chunks)) is not None:
                 token, off = found
                 unit = f"of the output is off when decoded in chunks of {chunks}"
+                if isinf(off):
+                    unit += ", where some tokens are not answered, or by NaN"
                 yield Sign(f"from token {token} on", off, unit, "rounding only, below 1e-5")
                 return
 

@@ -12,7 +12,7 @@ from manyheads.doctor.training import gradients
 
 
 def look(patient: Patient) -> Iterator[Sign]:
-    """Find parameters without a gradient whose values change nothing either."""
+    """Find parameters without a gradient, in any mode, whose values change nothing either."""
     # An expert that nobody asked for this time is not unused: other inputs may.
     other = patient.again()
     silent = without_gradient(patient) & without_gradient(other)
@@ -22,15 +22,18 @@ def look(patient: Patient) -> Iterator[Sign]:
         if name in silent and not matters(patient, name) and not matters(other, name)
     ]
     if idle:
+        idle = sorted(set(idle) & without_gradient(patient, training=True))
+    if idle:
         total = sum(1 for _ in patient.model.parameters())
         unit = f"of {total} parameters are never read"
         names = ", ".join(idle[:4]) + (", ..." if len(idle) > 4 else "")
         yield Sign(names, len(idle), unit, "0")
 
 
-def without_gradient(patient: Patient) -> set[str]:
+def without_gradient(patient: Patient, *, training: bool = False) -> set[str]:
     """Parameters that get no gradient at all from a loss that reads every output."""
-    return {name for name, grad in gradients(patient, patient.base).items() if grad is None}
+    found = gradients(patient, patient.base, training=training)
+    return {name for name, grad in found.items() if grad is None}
 
 
 def matters(patient: Patient, name: str, rows: slice = slice(None)) -> bool:
