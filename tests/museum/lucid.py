@@ -3,7 +3,6 @@
 import copy
 from typing import Any
 
-import torch
 from tests.museum.exhibit import HEADS, UNKNOWN, WIDTH, WORDS, Exhibit, ids, stream
 from torch import Tensor, nn
 

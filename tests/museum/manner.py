@@ -47,8 +47,8 @@ def _kind(exhibit: Exhibit, output: Any) -> str:
         return "cached decoder"
     if any(each.ndim == 4 and each.shape[-1] > 13 for each in floats):
         return "image model"
-    names = {"input_ids", "decoder_input_ids", "hidden_states", "attention_mask"}
-    if isinstance(output, Mapping) and names & exhibit.kwargs.keys() or isinstance(output, dict):
+    names = {"input_ids", "attention_mask", "pixel_values", "input_features"}
+    if (isinstance(output, Mapping) and names & exhibit.kwargs.keys()) or isinstance(output, dict):
         return "Hugging Face style"
     if len({each.shape[1] for each in streams if each.ndim > 1}) > 1:
         return "encoder-decoder" if not floats else "cross-attention"
