@@ -1,11 +1,14 @@
 """What an examination found."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.doctor.check import Finding, Verdict
 from manyheads.doctor.facts import Facts
+from manyheads.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,8 +66,44 @@ class Report:
         """The report as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
+    def to_html(self) -> str:
+        """The report as one page for a browser, with pictures of the evidence; no network needed.
+
+        Pictures need matplotlib; without it the page says how to install it.
+        """
+        from manyheads.doctor.page import page_of
+
+        return page_of(self)
+
+    def write_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to a file, whole or not at all.
+
+        Args:
+            path: The page, ending in .html.
+
+        Returns:
+            The path.
+
+        Raises:
+            OptionError: If the path is no page's.
+        """
+        target = Path(path)
+        if target.suffix.lower() not in (".html", ".htm") or not target.parent.is_dir():
+            raise OptionError(
+                f"path must end in .html and lie in a folder that exists; got path="
+                f"{str(target)!r}. Write report.html, for one."
+            )
+        page = self.to_html()
+        half_written = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            half_written.write_text(page, encoding="utf-8")
+            half_written.replace(target)
+        finally:
+            half_written.unlink(missing_ok=True)
+        return target
+
     def __str__(self) -> str:
-        lines = [self._head()]
+        lines = [self.headline]
         for finding in self.findings:
             lines += [
                 f"{finding.severity} {finding.code}: {finding.where}",
@@ -86,7 +125,7 @@ class Report:
         from rich.text import Text
 
         colours = {"error": "red", "warning": "yellow", "note": "blue"}
-        parts: list[RenderableType] = [Text(self._head(), style="bold")]
+        parts: list[RenderableType] = [Text(self.headline, style="bold")]
         for finding in self.findings:
             rows = {
                 "measured": finding.evidence,
@@ -104,7 +143,9 @@ class Report:
             parts.append(Panel(table, title=title, title_align="left", border_style=colour))
         return Group(*parts, Text(self._tail(), style="dim"))
 
-    def _head(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The model, and how much is wrong with it."""
         worst = [sum(f.severity == s for f in self.findings) for s in ("error", "warning", "note")]
         counts = ", ".join(
             f"{count} {name}{'s' * (count > 1)}"

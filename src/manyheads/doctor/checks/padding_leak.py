@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from manyheads.doctor import evidence
 from manyheads.doctor.call import Call
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.hiding import hide, marked, sides
@@ -68,5 +69,6 @@ CHECK = Check(
     healthy="outputs of real tokens are bit-identical whatever padding holds",
     source="pytorch/pytorch#92554; unslothai/unsloth#3699",
     look=look,
+    draw=evidence.of_padding,
     symptoms=("softmax_axis",),
 )
