@@ -34,7 +34,7 @@ def page_of(report: "Report") -> str:
         "findings": "\n".join(map(_finding, report.findings)),
         "facts": _table(
             (f"<code>{_text(name)}</code>", f"<code>{_text(value)}</code>")
-            for name, value in report.facts.known.items()
+            for name, value in report.known.items()
         ),
         "verdicts": _table(
             (f"<code>{_text(each.code)}</code>", _text(each.says), _text(each.reason))

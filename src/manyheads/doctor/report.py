@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from manyheads.doctor.check import Finding, Verdict
 from manyheads.doctor.facts import Facts
 from manyheads.errors import OptionError
@@ -50,12 +52,17 @@ class Report:
         """What one check said."""
         return next(verdict for verdict in self.verdicts if verdict.code == code)
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """The facts by name, as plain data."""
+        return {name: _plain(value) for name, value in self.facts.known.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         return {
             "model": self.model,
             "healthy": self.healthy,
-            "facts": {name: _plain(value) for name, value in self.facts.known.items()},
+            "facts": self.known,
             "findings": [{**asdict(each), "evidence": each.evidence} for each in self.findings],
             "verdicts": {
                 each.code: {"says": each.says, "reason": each.reason} for each in self.verdicts
@@ -157,10 +164,12 @@ class Report:
     def _tail(self) -> str:
         passed = sum(each.says == "pass" for each in self.verdicts)
         unknown = sum(each.says == "cannot tell" for each in self.verdicts)
-        known = {name: value for name, value in self.facts.known.items() if name != "cache"}
-        facts = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        known = [(name, value) for name, value in self.known.items() if name != "cache"]
+        facts = ", ".join(f"{name}={value!r}" for name, value in known)
         return f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, nn.Module):
+        return type(value).__name__
     return value if isinstance(value, bool | int | float | str | None) else repr(value)

@@ -34,5 +34,5 @@ CHECK = Check(
     source="Zhai et al. 2023, on entropy collapse (arXiv:2303.06296)",
     look=look,
     draw=evidence.of_heads,
-    symptoms=("saturated", "gradient_dead"),
+    symptoms=("saturated", "gradient_dead", "too_many_heads"),
 )

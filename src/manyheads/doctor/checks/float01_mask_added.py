@@ -42,5 +42,5 @@ CHECK = Check(
     source="pytorch/pytorch#21518",
     look=look,
     draw=evidence.of_padding,
-    symptoms=("padding_leak", "mask_inverted", "softmax_axis"),
+    symptoms=("padding_leak", "mask_inverted", "softmax_axis", "weights_not_one"),
 )

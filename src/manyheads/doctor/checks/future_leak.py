@@ -51,5 +51,11 @@ CHECK = Check(
     source="Vaswani et al. 2017, section 3.2.3 (arXiv:1706.03762)",
     look=look,
     draw=evidence.of_future,
-    symptoms=("cache_mismatch", "position_offset_cache", "beam_aliasing", "document_leak"),
+    symptoms=(
+        "cache_mismatch",
+        "position_offset_cache",
+        "beam_aliasing",
+        "document_leak",
+        "weights_not_one",
+    ),
 )

@@ -78,5 +78,6 @@ CHECK = Check(
         "half_overflow",
         "nan_origin",
         "document_leak",
+        "too_many_heads",
     ),
 )

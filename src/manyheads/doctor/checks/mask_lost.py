@@ -46,5 +46,12 @@ CHECK = Check(
     source="pytorch/pytorch#96941; pytorch/pytorch#92554",
     look=look,
     draw=evidence.of_masks,
-    symptoms=("padding_leak", "future_leak", "document_leak", "softmax_axis", "cache_mismatch"),
+    symptoms=(
+        "padding_leak",
+        "future_leak",
+        "document_leak",
+        "softmax_axis",
+        "cache_mismatch",
+        "weights_not_one",
+    ),
 )

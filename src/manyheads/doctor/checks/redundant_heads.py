@@ -41,4 +41,5 @@ CHECK = Check(
     source="Voita et al. 2019 (arXiv:1905.09418)",
     look=look,
     draw=evidence.of_heads,
+    symptoms=("too_many_heads",),
 )

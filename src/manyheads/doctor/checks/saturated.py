@@ -32,5 +32,5 @@ CHECK = Check(
     source="Zhai et al. 2023, on entropy collapse (arXiv:2303.06296)",
     look=look,
     draw=evidence.of_heads,
-    symptoms=("gradient_dead",),
+    symptoms=("gradient_dead", "too_many_heads"),
 )
