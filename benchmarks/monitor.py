@@ -12,8 +12,8 @@ from benchmarks.benchmark import Benchmark, Goal, Plan, Row, every
 from benchmarks.rounds import interleave, ratio
 
 INTERVAL, NEVER = 100, 10**9
-SIZES = ((128, 4, 8, 64, 400), (256, 8, 8, 128, 250), (512, 8, 4, 256, 150))
-"""d_model, heads, batch, length; and the rounds, so that each takes about a minute."""
+SIZES = ((128, 4, 8, 64, 400), (256, 8, 4, 64, 300), (512, 8, 2, 64, 200))
+"""d_model, heads, batch, length; and rounds, so that each takes a minute or two on one core."""
 ENOUGH = 100
 """Rounds from which on a row can show so small a difference."""
 
