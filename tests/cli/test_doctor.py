@@ -81,9 +81,17 @@ def test_findings_end_with_1_and_are_written_as_json_too(file, name, tmp_path, c
     assert set(report["verdicts"]) == {check.code for check in CHECKS}
 
 
+def test_a_report_is_written_as_a_page_too(file, tmp_path):
+    page = tmp_path / "report.html"
+    arguments = ["--fact", "causal=True", "--inputs", "2x9x8", "--html", str(page)]
+    assert main(["doctor", f"{file}:leaky", *arguments]) == 1
+    assert "future_leak" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["{}:leaky", "--html", "report.txt"], "path must end in .html and lie in a folder"),
         (["{}:raises"], "raised ValueError: no weights today"),
         (["{}:nobody"], "which .*models.py does not have. It has .*healthy"),
         (["{}:number"], "must be a torch.nn.Module or a factory of one; got number=int"),

@@ -152,6 +152,18 @@ class AnswersDropped(Answers):
         return self.now
 
 
+class SummedInBf16(Answers):
+    """Weights are divided by a sum that is kept in bf16, whose steps stall."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        shares = (scores - scores.amax(-1, keepdim=True)).exp()
+        total = torch.zeros_like(shares[..., 0], dtype=torch.bfloat16)
+        for share in shares.unbind(-1):
+            total = total + share.bfloat16()
+        self.now = shares / total[..., None]
+        return self.now
+
+
 class TorchAnswers(nn.Module):
     """torch's own layer returns weights that dropout has been at."""
 
@@ -377,6 +389,7 @@ BROKEN = [
     layer("matmul", style(Matmul, AnswersDropped, dropout=0.3), "weights_after_dropout"),
     layer("einsum", style(Einsum, AnswersDropped, dropout=0.3), "weights_after_dropout"),
     layer("torch", TorchAnswers, "weights_after_dropout"),
+    layer("summed-in-bf16", style(Matmul, SummedInBf16), "weights_not_one"),
     layer("noisy", style(Matmul, Noisy), "nondeterministic_eval"),
     layer("remembers", Remembers, "nondeterministic_eval"),
     layer("length-first", LengthFirst, "batch_mixing"),

@@ -23,6 +23,7 @@ def doctor(
     inputs: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     fact: list[str] | None = None,
     json: Path | None = None,
+    html: Path | None = None,
     listed: Annotated[bool, Parameter(name="--list")] = False,
     explain: str | None = None,
     seed: int = 0,
@@ -37,7 +38,8 @@ def doctor(
         inputs: An example for each argument: 2x13x24 (floats), 2x13:40 (ids below 40), a name in
             the file; ``attention_mask=keep`` passes it by name. Guessed unless given.
         fact: What the model is meant to be, such as causal=True; see docs/doctor.md.
-        json: Also write the report there.
+        json: Also write the report there, for machines.
+        html: Also write it there as a page for a browser, with pictures of the evidence.
         listed: List every check instead.
         explain: Explain one code instead.
         seed: Of all random numbers.
@@ -66,6 +68,8 @@ def doctor(
     say(report.__rich__())
     if json is not None:
         json.write_text(report.to_json() + "\n", encoding="utf-8")
+    if html is not None:
+        report.write_html(html)
     return 0 if report.healthy else FAILED
 
 

@@ -91,6 +91,12 @@ class Call:
         args = tuple(mapped(each) for each in self.args)
         return Call(args, {name: mapped(each) for name, each in self.kwargs.items()}, self.names)
 
+    def leaves(self) -> list[Tensor]:
+        """Every tensor in the arguments, however deep, once."""
+        found: dict[int, Tensor] = {}
+        self.map(lambda each: found.setdefault(id(each), each))
+        return list(found.values())
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each argument that is a tensor, by its name."""
         yield from ((name, value) for name, value in self.items() if isinstance(value, Tensor))

@@ -36,8 +36,9 @@ def unnoticed(seed: int = 0) -> Iterator[None]:
 
 
 def run(model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0) -> Any:
-    """Call a model in the mode that it is in; its buffers are as before."""
+    """Call a model in the mode that it is in; its buffers and its inputs are as before."""
     kept = _buffers(model)
+    given = [(tensor, tensor.detach().clone()) for tensor in call.leaves()]
     with unnoticed(seed):
         try:
             with torch.set_grad_enabled(grad):
@@ -48,6 +49,9 @@ def run(model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0) -> A
                     if not torch.equal(buffer, value):
                         buffer.copy_(value)
                         kept[key] = buffer, buffer._version, value
+                for tensor, value in given:
+                    if not torch.equal(tensor, value):
+                        tensor.copy_(value)
 
 
 def _buffers(model: nn.Module) -> dict[int, tuple[Tensor, int, Tensor]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from manyheads.doctor import evidence
 from manyheads.doctor.attentions import attentions
 from manyheads.doctor.call import Call
 from manyheads.doctor.check import Check, Sign
@@ -56,6 +57,7 @@ CHECK = Check(
     healthy="weights of each query sum to 1 over its keys",
     source="Vaswani et al. 2017, eq. 1 (arXiv:1706.03762)",
     look=look,
+    draw=evidence.of_heads,
     symptoms=(
         "future_leak",
         "padding_leak",
