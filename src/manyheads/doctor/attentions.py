@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -39,11 +40,25 @@ def attentions(patient: Patient) -> Iterator[tuple[str, Patient]]:
 
     The model itself, if it is nothing else. Nothing is padding in these calls.
     """
-    if patient.facts.padding is not None and patient.facts.real is not None:
-        patient = replace(patient, call=hide(patient, patient.tokens(), patient.call))
     if is_bare(patient.model):
-        yield type(patient.model).__name__, patient
+        yield type(patient.model).__name__, _unpadded(patient)
         return
+    if patient not in _PARTS:
+        _PARTS[patient] = list(_parts(_unpadded(patient)))
+    yield from _PARTS[patient]
+
+
+_PARTS: WeakKeyDictionary[Patient, list[tuple[str, Patient]]] = WeakKeyDictionary()
+"""The layers of each patient, which several checks look into."""
+
+
+def _unpadded(patient: Patient) -> Patient:
+    if patient.facts.padding is None or patient.facts.real is None:
+        return patient
+    return replace(patient, call=hide(patient, patient.tokens(), patient.call))
+
+
+def _parts(patient: Patient) -> Iterator[tuple[str, Patient]]:
     kinds: set[type] = set()
     for name, module, args, kwargs in _calls(patient):
         if type(module) in kinds or len(kinds) >= MOST:

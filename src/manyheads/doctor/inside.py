@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -51,25 +52,40 @@ def observed(patient: Patient) -> list[Observed]:
     Raises:
         CannotTell: If there is none.
     """
-    found: list[Observed] = []
+    if patient not in _OBSERVED:
+        _OBSERVED[patient] = _observe(patient)
+    found = _OBSERVED[patient]
+    if isinstance(found, str):
+        raise CannotTell(found)
+    return found
+
+
+_OBSERVED: WeakKeyDictionary[Patient, list[Observed] | str] = WeakKeyDictionary()
+"""What was observed of each patient, or why nothing was: many checks ask, and it takes long."""
+
+
+def _observe(patient: Patient) -> list[Observed] | str:
+    kept: list[tuple[AttentionCall, list[Tensor]]] = []
     projections = _Projections()
 
     def keep(seen: AttentionCall) -> None:
         if seen.refusal is None:
-            call = seen.call
-            before = _ratio(call.q, projections.seen), _ratio(call.k, projections.seen)
-            both = None if None in before else float(before[0]) * float(before[1])  # type: ignore[arg-type]
-            found.append(Observed(seen.where, call, seen, both))
-        projections.seen.clear()
+            kept.append((seen, projections.seen))
+        projections.seen = []
 
     try:
         with watch(patient.model, each=keep), projections:
             patient.ask(patient.base)
     except ProbeError as error:
-        raise CannotTell(f"no attention was seen inside ({error})") from error
-    if not found:
-        raise CannotTell("no call of attention inside could be understood")
-    return found
+        return f"no attention was seen inside ({error})"
+    if not kept:
+        return "no call of attention inside could be understood"
+    return [_observed(seen, projected) for seen, projected in kept]
+
+
+def _observed(seen: AttentionCall, projected: list[Tensor]) -> Observed:
+    q, k = _ratio(seen.call.q, projected), _ratio(seen.call.k, projected)
+    return Observed(seen.where, seen.call, seen, None if q is None or k is None else q * k)
 
 
 class _Projections(TorchFunctionMode):

@@ -24,7 +24,10 @@ def unnoticed(seed: int = 0) -> Iterator[None]:
     grad = torch.is_grad_enabled()
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
+        # torch.manual_seed keeps a stack trace for a GPU that nobody woke, which takes longest.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         numpy.random.seed(seed)
         try:
