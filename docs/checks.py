@@ -11,7 +11,7 @@ from pathlib import Path
 PAGE = Path(__file__).parent / "doctor.md"
 sys.path.insert(0, str(PAGE.parents[1]))  # where the museum is
 
-from tests.museum.test_museum import BROKEN, HEALTHY  # noqa: E402
+from tests.museum.collection import BROKEN, HEALTHY  # noqa: E402
 
 from manyheads.doctor import CHECKS  # noqa: E402
 
@@ -21,7 +21,7 @@ BEGIN, END = "<!-- checks: written by docs/checks.py -->\n", "<!-- end of checks
 def lines() -> Iterator[str]:
     """A table of codes, then a section each."""
     shown = Counter(exhibit.code for exhibit in BROKEN)
-    yield f"The museum shows {len(BROKEN)} broken modules and {len(HEALTHY)} healthy ones."
+    yield f"The [museum](museum.md) shows {len(BROKEN)} broken modules and {len(HEALTHY)} healthy ones."
     yield ""
     yield "| code | severity | what is wrong | broken modules |"
     yield "| --- | --- | --- | --- |"

@@ -56,8 +56,10 @@ def sampled(exhibits: list[Exhibit], count: int) -> set[int]:
     return set(map(id, drawn[:count] if by_code.keys() == {""} else by_code.values()))
 
 
-SAMPLE = sampled(BROKEN, 0) | sampled(
-    [each for each in HEALTHY if each.package in ("", "transformers")], 24
+SAMPLE = (
+    sampled(BROKEN, 0)
+    | sampled([each for each in HEALTHY if each.package in ("", "transformers")], 24)
+    | set(map(id, tutorials.BROKEN))
 )
 """By identity: what `make test` examines; the rest is long."""
 

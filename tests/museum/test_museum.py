@@ -1,7 +1,9 @@
 """Every broken module is told its own disease first, and no healthy one is told any."""
 
+import importlib.util
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from tests.museum import tutorials
@@ -20,6 +22,7 @@ from tests.museum.record import examined, read
 from manyheads.doctor import CHECKS, Report
 
 RECORD = read()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def shown(exhibits: Iterable[Exhibit]) -> list[object]:
@@ -115,3 +118,12 @@ def test_an_examination_takes_a_second() -> None:
     assert took[len(took) // 2] <= 1
     assert took[-1] <= 10
     assert all(RECORD[name]["seconds"] <= 60 for name in large)
+
+
+def test_the_page_is_what_its_script_writes() -> None:
+    spec = importlib.util.spec_from_file_location("museum_page", DOCS / "museum.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    written = (DOCS / "museum.md").read_text(encoding="utf-8")
+    assert written == script.page(RECORD), "run: python docs/museum.py"
