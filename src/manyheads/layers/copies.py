@@ -1,7 +1,8 @@
 """Copies of weights in the order in which a processor reads them the fastest."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class Copy:
         weight, self.bias = _side_by_side(maps)
         self.bytes = weight.nbytes
         self._held = order.arrange(weight)
-        self._versions, self._sums = _versions(maps), _sums(maps)
+        self._versions, self._sums = versions(chain(*maps)), _sums(maps)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The maps of each row, in fp32: (rows, in_features) to (rows, all out_features)."""
@@ -46,7 +47,7 @@ class Copy:
 
     def is_new(self, maps: Sequence[Map]) -> bool:
         """Whether torch has counted no change of the maps since they were copied."""
-        return _versions(maps) == self._versions
+        return versions(chain(*maps)) == self._versions
 
     def is_true(self, maps: Sequence[Map]) -> bool:
         """Whether no bit of the maps has changed, as far as sums along both axes can tell.
@@ -89,8 +90,8 @@ def can_be_copied(maps: Sequence[Map]) -> bool:
         and weight.numel() > 0
         and weight.shape[1] * weight.element_size() % 8 == 0
         and weight.storage_offset() * weight.element_size() % 8 == 0
-        and not any(x is not None and x.is_inference() for x in (weight, bias))
-        for weight, bias in maps
+        and not weight.is_inference()
+        for weight, _ in maps
     )
 
 
@@ -106,8 +107,16 @@ def _side_by_side(maps: Sequence[Map]) -> tuple[Tensor, Tensor | None]:
     return weight, torch.cat(tuple(wide))
 
 
-def _versions(maps: Sequence[Map]) -> list[tuple[int, int]]:
-    return [(x._version, x.data_ptr()) for pair in maps for x in pair if x is not None]
+def versions(tensors: Iterable[Tensor | None]) -> list[tuple[object, int]]:
+    """What changes with every change of tensors that torch counts.
+
+    Of tensors made under ``torch.inference_mode`` it counts none: they never look the same twice.
+    """
+    return [
+        (object() if x.is_inference() else x._version, x.data_ptr())
+        for x in tensors
+        if x is not None
+    ]
 
 
 def _sums(maps: Sequence[Map]) -> list[Tensor]:

@@ -11,6 +11,7 @@ from manyheads.cache import Cache, CrossCache, RingCache
 from manyheads.functional import attention
 from manyheads.layers import Block, FeedForward, MultiHeadAttention, Residual
 from manyheads.layers.bare import Bare, NotBareError
+from manyheads.layers.copies import versions
 from manyheads.layers.feed_forward import ACTIVATIONS
 from manyheads.layers.norm import LayerNorm, RMSNorm
 from manyheads.layers.skinny import MOST_ROWS, Skinny
@@ -81,20 +82,30 @@ def quick_form(model: object) -> QuickDecoder | None:
         return None
 
 
-class _Norm(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-    least: Tensor | None
+class _Norm:
+    """A norm of rows, in few calls; its weight is read in the dtype of the stream."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float, *, centred: bool) -> None:
+        self.eps, self.centred, self.given = eps, centred, (weight, bias)
+        self.weight, self.bias, self.least = weight, bias, weight
+        self._seen: list[tuple[object, int]] = []
 
     def __call__(self, x: Tensor) -> Tensor:
-        n = x.shape[1]
-        if self.least is None:
-            weight, bias = (p if p is None else p.to(x.dtype) for p in (self.weight, self.bias))
-            return F.layer_norm(x, (n,), weight, bias, self.eps)
+        if self._seen != (now := versions(self.given)):
+            self._seen = now
+            self._read(x.dtype)
+        if self.centred:
+            return F.layer_norm(x, x.shape[1:], self.weight, self.bias, self.eps)
         # Torch's own takes twice as many calls: sqrt(n) x / sqrt(|x|^2 + n eps).
         length = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(self.least)
-        return x.div(length).mul_(self.weight).mul_(n**0.5)
+        return x.div(length).mul_(self.weight)
+
+    def _read(self, dtype: torch.dtype) -> None:
+        weight, bias = self.given
+        n, wide = len(weight), weight.detach().to(dtype)
+        self.weight = wide if self.centred else wide * n**0.5
+        self.bias = None if bias is None else bias.detach().to(dtype)
+        self.least = torch.tensor((n * self.eps) ** 0.5, dtype=dtype)
 
 
 class _Step:
@@ -221,14 +232,9 @@ def _norm_of(bare: Bare, residual: Residual) -> _Norm:
 
 
 def _norm(bare: Bare, norm: RMSNorm | LayerNorm) -> _Norm:
-    weight, bias = bare.weights(norm)
-    least = None
-    if isinstance(norm, RMSNorm):
-        if norm.eps is None:
-            raise NotBareError("a norm must have its eps; got eps=None. Call the model itself.")
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        least = torch.tensor((weight.numel() * norm.eps) ** 0.5, dtype=dtype)
-    return _Norm(weight, bias, norm.eps, least)
+    if norm.eps is None:
+        raise NotBareError("a norm must have its eps; got eps=None. Call the model itself.")
+    return _Norm(*bare.weights(norm), norm.eps, centred=isinstance(norm, LayerNorm))
 
 
 def _keeps_a_text(cache: Cache) -> bool:
