@@ -1,7 +1,6 @@
 """``manyheads doctor``: what is wrong with a model's attention, and where."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import torch
@@ -10,8 +9,7 @@ from rich.table import Table
 
 from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
-from manyheads.cli.folder import load_folder
-from manyheads.cli.target import facts_of, guessed, inputs_of, load
+from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
 from manyheads.errors import ExamineError, nearest
 
@@ -56,11 +54,7 @@ def doctor(
             "CODE one of them."
         )
     torch.manual_seed(seed)
-    source = ModuleType("folder")  # which holds no names for --inputs
-    if Path(target).is_dir():
-        model, example = load_folder(Path(target))
-    else:
-        model, example, source = load(target)
+    model, example, source = find(target)
     if inputs:
         example = inputs_of(inputs, source)
     args, kwargs = guessed(model) if example is None else example
