@@ -11,6 +11,7 @@ from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
 from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
+from manyheads.doctor.page import page_path
 from manyheads.errors import ExamineError, nearest
 
 
@@ -53,6 +54,7 @@ def doctor(
             "target must be file.py:name; got target=None. --list shows every check, --explain "
             "CODE one of them."
         )
+    page = None if html is None else page_path(html)  # before a minute is spent on what to write
     torch.manual_seed(seed)
     model, example, source = find(target)
     if inputs:
@@ -62,8 +64,8 @@ def doctor(
     say(report.__rich__())
     if json is not None:
         json.write_text(report.to_json() + "\n", encoding="utf-8")
-    if html is not None:
-        report.write_html(html)
+    if page is not None:
+        report.write_html(page)
     return 0 if report.healthy else FAILED
 
 
