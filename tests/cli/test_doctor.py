@@ -40,6 +40,24 @@ def raises():
     raise ValueError("no weights today")
 
 
+class Turned(nn.Module):
+    def __init__(self, pairs):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = mh.MultiHeadAttention(16, 2, rotary=mh.Rotary(8, pairs=pairs))
+
+    def forward(self, x):
+        return self.layer(x, mask=mh.Causal())
+
+
+def halves():
+    return Turned("halves")
+
+
+def neighbours():
+    return Turned("interleaved"), (torch.randn(2, 9, 16),)
+
+
 leaky = Leaky()
 number = 3
 example = (torch.randn(2, 6, 8),)
@@ -100,6 +118,7 @@ def test_a_report_is_written_as_a_page_too(file, tmp_path):
         (["{}:leaky", "--inputs", "2x9x7"], "model must answer its example input"),
         (["{}:leaky", "--inputs", "some"], "--inputs must be a shape such as 2x13x24"),
         (["{}:leaky", "--fact", "colour=red"], "--fact must be name=value with a name of causal"),
+        (["{}:leaky", "--fact", "reference={}:nobody"], "got 'nobody', which .*does not have"),
         ([], "target must be file.py:name; got target=None"),
         (["--explain", "xyz"], "of .*future_leak.*; got code='xyz'. --list explains each."),
         (["--explain", "future_leek"], "code='future_leek'. Did you mean 'future_leak'"),
@@ -127,6 +146,11 @@ def test_arguments_can_be_given_by_name(file, capsys):
     facts = ["--fact", "causal=True", "--fact", "padding=padding_mask", "--fact", "real=1"]
     assert main(["doctor", f"{file}:leaky", *inputs, *facts]) == 1
     assert "mask_lost" in capsys.readouterr().out
+
+
+def test_a_reference_is_named_as_the_model_is(file, capsys):
+    assert main(["doctor", f"{file}:neighbours", "--fact", f"reference={file}:halves"]) == 1
+    assert "error rope_pairs_mixed: layer.q_proj.weight" in capsys.readouterr().out
 
 
 def test_a_folder_of_ours_is_examined(tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""Positions twice or in the wrong pairs, amounts of padding, sums of weights, numbers of heads."""
+"""Positions twice or in the wrong pairs, amounts of padding, sums of weights, numbers of heads,
+and arguments and axes that are taken for others."""
 
 from typing import Any
 
@@ -6,7 +7,18 @@ import torch
 import torch.nn.functional as F
 from tests.museum.exhibit import HEADS, UNKNOWN, WIDTH, WORDS, Exhibit, ids, stream
 from tests.museum.masks import CAUSAL, PADDED, REAL, style
-from tests.museum.styles import Block, Einsum, Fused, Matmul, Rotated, Table, Waves, Writer, rotate
+from tests.museum.styles import (
+    Block,
+    Einsum,
+    Fused,
+    FusedCross,
+    Matmul,
+    Rotated,
+    Table,
+    Waves,
+    Writer,
+    rotate,
+)
 from torch import Tensor, nn
 
 from manyheads.doctor import Facts
@@ -211,6 +223,25 @@ class MeanOfReal(MeanOfAll):
         return keep.sum(dim=1, keepdim=True).clamp(min=1)
 
 
+class OverHeads:
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(dim=1)
+
+
+class ValueIgnored(FusedCross):
+    """Values are made of the keys' stream."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return super().forward(query, key, key)
+
+
+class KeyIgnored(FusedCross):
+    """Keys are made of the values' stream."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return super().forward(query, value, value)
+
+
 # Heads.
 
 
@@ -276,6 +307,13 @@ BROKEN = [
             "padding_leak"),
     Exhibit("amount-emptied-torch", EmptiedTorch, (stream(),), PADDED, REAL, "padding_leak"),
     Exhibit("amount-mean-of-all", MeanOfAll, (stream(),), PADDED, REAL, "padding_leak"),
+    layer("heads-matmul", style(Matmul, OverHeads), "softmax_axis"),
+    layer("heads-einsum-causal", style(Einsum, OverHeads, causal=True), "softmax_axis", CAUSAL),
+    layer("heads-block", lambda: Block(style(Matmul, OverHeads)()), "softmax_axis"),
+    Exhibit("value-ignored", ValueIgnored, (stream(), stream(7), 0.9 * stream(7)), {}, UNKNOWN,
+            "cross_ignores_context"),
+    Exhibit("key-ignored", KeyIgnored, (stream(), stream(7), 0.9 * stream(7)), {}, UNKNOWN,
+            "cross_ignores_context"),
     narrow(67), narrow(67, fused=True),
     layer("paired-matmul", paired(Matmul), "too_many_heads"),
     layer("paired-fused", paired(Fused), "too_many_heads"),

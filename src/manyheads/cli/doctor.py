@@ -1,7 +1,6 @@
 """``manyheads doctor``: what is wrong with a model's attention, and where."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import torch
@@ -10,9 +9,9 @@ from rich.table import Table
 
 from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
-from manyheads.cli.folder import load_folder
-from manyheads.cli.target import facts_of, guessed, inputs_of, load
+from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
+from manyheads.doctor.page import page_path
 from manyheads.errors import ExamineError, nearest
 
 
@@ -55,12 +54,9 @@ def doctor(
             "target must be file.py:name; got target=None. --list shows every check, --explain "
             "CODE one of them."
         )
+    page = None if html is None else page_path(html)  # before a minute is spent on what to write
     torch.manual_seed(seed)
-    source = ModuleType("folder")  # which holds no names for --inputs
-    if Path(target).is_dir():
-        model, example = load_folder(Path(target))
-    else:
-        model, example, source = load(target)
+    model, example, source = find(target)
     if inputs:
         example = inputs_of(inputs, source)
     args, kwargs = guessed(model) if example is None else example
@@ -68,8 +64,8 @@ def doctor(
     say(report.__rich__())
     if json is not None:
         json.write_text(report.to_json() + "\n", encoding="utf-8")
-    if html is not None:
-        report.write_html(html)
+    if page is not None:
+        report.write_html(page)
     return 0 if report.healthy else FAILED
 
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from manyheads.doctor.check import Finding, Verdict
 from manyheads.doctor.facts import Facts
-from manyheads.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,12 +93,9 @@ class Report:
         Raises:
             OptionError: If the path is no page's.
         """
-        target = Path(path)
-        if target.suffix.lower() not in (".html", ".htm") or not target.parent.is_dir():
-            raise OptionError(
-                f"path must end in .html and lie in a folder that exists; got path="
-                f"{str(target)!r}. Write report.html, for one."
-            )
+        from manyheads.doctor.page import page_path
+
+        target = page_path(path)
         page = self.to_html()
         half_written = target.with_name(f".{target.name}.{os.getpid()}")
         try:

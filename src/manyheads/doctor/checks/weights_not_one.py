@@ -4,38 +4,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from manyheads.doctor import evidence
 from manyheads.doctor.call import Call
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.hiding import hide, holes
 from manyheads.doctor.output import weights_of
-from manyheads.doctor.path import running
 from manyheads.doctor.patient import Patient
+from manyheads.doctor.weights import kv_len_of, mixed_weights
 
-PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm"}
-KEEPS = {
-    "mul", "imul", "rmul", "div", "idiv", "truediv", "itruediv", "masked_fill", "where", "dropout",
-    "to", "float", "type_as", "contiguous", "clone", "nan_to_num", "half", "double", "bfloat16",
-    "view", "reshape", "unsqueeze",
-}  # fmt: skip
-"""What people do to weights between the softmax and the values."""
 ALLOWED = 1e-3
 
 
 def look(patient: Patient) -> Iterator[Sign]:
     """Sum what goes into the product with the values, and what is handed back."""
-    context = patient.base.get(patient.facts.context)
-    axis = 0 if patient.facts.layout == "length" else 1
-    kv_len = context.shape[axis] if isinstance(context, Tensor) else patient.length
-    with running(patient.model) as path, _Weights({patient.length, kv_len}, path) as seen:
-        output = patient.answer(_masked(patient))
-    returned = _returned(patient, output, kv_len)
-    if not seen.sums and not returned:
+    mixed, output = mixed_weights(patient, _masked(patient))
+    sums = [(each.where, each.weights.double().sum(-1)) for each in mixed if each.axis == -1]
+    sums += _returned(patient, output)
+    if not sums:
         raise CannotTell("no softmax over keys was seen inside, and no weights are handed back")
-    for where, sums in [*seen.sums, *returned]:
-        wrong = sums[((sums - 1).abs() > ALLOWED) & (sums.abs() > ALLOWED)]
+    for where, each in sums:
+        wrong = each[((each - 1).abs() > ALLOWED) & (each.abs() > ALLOWED)]
         if wrong.numel():
             worst = float(wrong[(wrong - 1).abs().argmax()])
             unit = "is what the weights of a query sum to"
@@ -51,43 +40,14 @@ def _masked(patient: Patient) -> Call:
         return patient.base
 
 
-def _returned(patient: Patient, output: Any, kv_len: int) -> list[tuple[str, Tensor]]:
+def _returned(patient: Patient, output: Any) -> list[tuple[str, Tensor]]:
     """Sums above 1 of weights that are handed back; lower ones may have left a sink out."""
-    found = weights_of(output, patient.facts.weights, patient.length, kv_len)
+    found = weights_of(output, patient.facts.weights, patient.length, kv_len_of(patient))
     return [
         (f"returned weights, layer {layer}", each.detach().double().sum(dim=-1).clamp(min=1))
         for layer, each in enumerate(found)
         if bool((each >= 0).all())  # scores that are handed back are no weights
     ]
-
-
-class _Weights(TorchFunctionMode):
-    """Follows what a softmax over keys gave until it is multiplied with something."""
-
-    def __init__(self, lengths: set[int], path: list[str]) -> None:
-        super().__init__()
-        self.lengths, self.path = lengths, path
-        self.weights: dict[int, Tensor] = {}
-        self.sums: list[tuple[str, Tensor]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").strip("_")
-        weights = next((each for each in args if id(each) in self.weights), None)
-        out = func(*args, **kwargs)
-        if name == "softmax" and self._is_over_keys(out, *args[1:2], **kwargs):
-            self.weights[id(out)] = out
-        elif weights is not None and name in PRODUCTS:
-            where = self.path[-1] if self.path else ""
-            self.sums.append((where, weights.detach().double().sum(dim=-1).flatten()))
-        elif weights is not None and name in KEEPS and out.shape[-2:] == weights.shape[-2:]:
-            self.weights[id(out)] = out
-        return out
-
-    def _is_over_keys(self, out: Tensor, dim: Any = None, **kwargs: Any) -> bool:
-        dim = kwargs.get("dim", dim)
-        lawful = out.ndim > 2 and set(out.shape[-2:]) <= self.lengths
-        return lawful and dim in (-1, out.ndim - 1)
 
 
 CHECK = Check(
