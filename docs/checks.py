@@ -21,7 +21,8 @@ BEGIN, END = "<!-- checks: written by docs/checks.py -->\n", "<!-- end of checks
 def lines() -> Iterator[str]:
     """A table of codes, then a section each."""
     shown = Counter(exhibit.code for exhibit in BROKEN)
-    yield f"The [museum](museum.md) shows {len(BROKEN)} broken modules and {len(HEALTHY)} healthy ones."
+    wings = f"{len(BROKEN)} broken modules and {len(HEALTHY)} healthy ones"
+    yield f"The [museum](museum.md) shows {wings}."
     yield ""
     yield "| code | severity | what is wrong | broken modules |"
     yield "| --- | --- | --- | --- |"

@@ -49,7 +49,8 @@ PACKAGES = {
         "before the call. Its sparse layers choose keys by an indexer that no gradient of the "
         "output reaches: as in the paper, it is trained by the auxiliary loss of "
         "`return_aux=True`, with which the doctor finds nothing. Slot attention draws its "
-        "slots anew at each call by design."
+        "slots anew at each call by design. BigBird's random blocks are drawn by the number of "
+        "all blocks, so what a row sees depends on how far it is padded."
     ),
     "autoattn": (
         "The same for the dense and the flash backend; the local one says that it ignores "
