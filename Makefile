@@ -34,6 +34,8 @@ gpu-check: $(INSTALLED)
 docs: $(INSTALLED)
 	@$(BIN)/python docs/pictures.py
 	@$(BIN)/python docs/gallery.py
+	@$(BIN)/python docs/checks.py
+	@$(BIN)/python docs/museum.py
 	@$(BIN)/python docs/tree.py
 	@$(PYTEST) tests/test_docs.py
 
