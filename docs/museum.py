@@ -74,7 +74,7 @@ PACKAGES = {
         "dependence on places that is told beside it is the same leak."
     ),
     "transformers": (
-        "ConvBERT's convolutions read the padding beside a text, as the original does. mT5's "
+        "ConvBERT's convolutions read the padding beside a text. mT5's "
         "head begins far from guessing when it is drawn and not loaded. DINOv2's mask token "
         "is read only in the training that masks patches; distributed training wants to know."
     ),

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ LAWS: dict[str, tuple[set[str], Callable[[Exhibit], bool]]] = {
     ),
     "assert_isolated_documents": (
         {"document_leak"},
-        lambda each: "packed" in each.name.lower() or "documents" in each.name,
+        lambda each: "document_ids" in signature(each.build().forward).parameters,
     ),
 }
 """Of each assert: the codes that it must fail on, and the healthy exhibits that it can judge."""
@@ -45,7 +46,7 @@ def broken(law: str) -> list[Exhibit]:
 
 
 def healthy(law: str) -> list[Exhibit]:
-    return [each for each in HEALTHY if not each.package and LAWS[law][1](each)]
+    return [each for each in HEALTHY if not each.package and LAWS[law][1](each)][:16]
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -67,8 +68,8 @@ STRANGERS = """
 import pytest
 from tests.museum.test_asserts import LAWS, broken, healthy, hold
 
-BAD = [(law, each) for law in LAWS for each in broken(law)[:2]]
-GOOD = [(law, each) for law in LAWS for each in healthy(law)[:2]]
+BAD = [(law, each) for law in LAWS for each in broken(law)[:1]]
+GOOD = [(law, each) for law in LAWS for each in healthy(law)[:1]]
 
 
 @pytest.mark.parametrize(("law", "exhibit"), BAD, ids=str)
@@ -104,5 +105,5 @@ def test_a_strangers_suite_tells_the_broken_from_the_healthy(tmp_path: Path) -> 
         text=True,
     )
     laws = len(LAWS)
-    assert f"{4 * laws} failed, {4 * laws} passed" in done.stdout, done.stdout
+    assert f"{2 * laws} failed, {2 * laws} passed" in done.stdout, done.stdout
     assert "right" not in "".join(each for each in done.stdout.splitlines() if "FAILED" in each)
