@@ -33,6 +33,7 @@ def keys_reordered(state: Any, index: Tensor) -> Any:
 CACHED = Facts(cache=CacheFacts("state", start=dict, reorder=reordered))
 HALF_CACHED = Facts(cache=CacheFacts("state", start=dict, reorder=keys_reordered))
 HIDDEN = Facts(padding="padding_mask", real=False)
+MASKED = Facts(padding="mask", real=True)
 ORDERED, WINDOW = Facts(ordered=True), Facts(window=4)
 
 
@@ -41,7 +42,7 @@ def shown(
 ) -> Exhibit:
     """An exhibit of a model of `strangers`, by the name of its class."""
     said = "-".join(map(str, (*options, *given.values())))
-    known = {WINDOW: "window", CACHED: "cached", HIDDEN: "padded"}.get(facts, "")
+    known = {WINDOW: "window", CACHED: "cached", HIDDEN: "padded", MASKED: "padded"}.get(facts, "")
     name = "-".join(filter(None, ("stranger", kind, said, known)))
     build = partial(getattr(strangers, kind), *options, **given)
     return Exhibit(name, build, args, {}, facts, code)
@@ -99,7 +100,7 @@ HEALTHY = [
     shown("", "Seq2Seq", args=(SOURCE, IDS, SOURCE_PADDING)),
     shown("", "Biased", args=(IDS,)),
     shown("", "Biased", "t5", args=(IDS,)),
-    shown("", "Biased", "t5", args=(IDS, KEEP.bool()), facts=Facts(padding="mask", real=True)),
+    shown("", "Biased", "t5", args=(IDS, KEEP.bool()), facts=MASKED),
     shown("", "Windowed", facts=WINDOW),
     shown("", "Sinks"),
     shown("", "Sinks", "logits"),
