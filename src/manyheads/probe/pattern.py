@@ -14,6 +14,7 @@ from manyheads.functional import Call
 from manyheads.probe.axes import Axes, Axis, moved
 from manyheads.probe.call import compared_rows
 from manyheads.probe.flex import NAME, record_flex
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 from manyheads.probe.scores import Operand, Scores, four_of
 from manyheads.probe.sdpa import FUSED, four, record_sdpa
@@ -208,15 +209,24 @@ class WatchPattern(TorchDispatchMode):
         call = weights.call
         batch, heads, rows, _ = call.q.shape
         if not on_left:
-            own, v, out = own.mT, v.mT, out.mT
+            own, v = own.mT, v.mT
         if own.shape[-2:] != (rows, call.k.shape[2]):
             return
         values = v.reshape(batch, heads, *v.shape[-2:])
-        output = None if weights.changed else out.reshape(batch, heads, *out.shape[-2:])
+
+        def split(x: Tensor) -> Tensor:
+            x = x if on_left else x.mT
+            return x.reshape(batch, heads, *x.shape[-2:])
+
+        mixed = Mixed(out, split)
         self.recorder.record(
-            "pattern", lambda: call._replace(v=values.to(call.q.dtype)), output, weights.own
+            "pattern",
+            lambda: call._replace(v=values.to(call.q.dtype)),
+            mixed,
+            weights=weights.own,
+            is_told=not weights.changed,
         )
-        self._change(out, out.reshape(batch, heads, *out.shape[-2:]))
+        self._change(out if on_left else out.mT, mixed.heads())
 
     def _change(self, out: Tensor, mixed: Tensor) -> None:
         # Below autograd, where a tensor that nobody has seen yet may be written to.

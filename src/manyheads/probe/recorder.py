@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from manyheads.errors import ManyheadsError, OptionError
 from manyheads.functional import Call
 from manyheads.probe.call import AttentionCall, disagreement, owned
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.parts import as_tensor, of_heads, of_queries
 
 Change = Callable[[str, Tensor], Tensor]
@@ -88,8 +89,10 @@ class Recorder:
         self,
         source: str,
         make: Callable[[], Call],
-        output: Tensor | None = None,
+        mixed: Mixed,
+        *,
         weights: Tensor | None = None,
+        is_told: bool = True,
         module: nn.Module | None = None,
     ) -> None:
         """Keep a call if it was asked for.
@@ -97,9 +100,9 @@ class Recorder:
         Args:
             source: How it was seen.
             make: Settles what was seen; a mistake in it becomes the call's refusal.
-            output: What the model mixed, (batch, heads, q_len, value_dim).
-            weights: The model's own weights of `compared_rows`; output and weights are None where
-                dropout or the like parts them from what the call says.
+            mixed: What the model mixed.
+            weights: The model's own weights of `compared_rows`, where it has them.
+            is_told: Whether the call tells what the model mixed; dropout parts the two.
             module: Who made the call; None means the module that is running.
         """
         where = self.names[module or self._stack[-1]]
@@ -107,7 +110,7 @@ class Recorder:
         if self.wanted is not None and where not in self.wanted:
             return
         with torch.no_grad(), self.busy():
-            found = self._settled(where or THE_MODEL, source, make, output, weights)
+            found = self._settled(where or THE_MODEL, source, make, mixed, weights, is_told)
             self.calls.append(found if self.each is None else self.each(found))
 
     def changed(self, output: Tensor, module: nn.Module | None = None) -> Tensor:
@@ -128,31 +131,31 @@ class Recorder:
         where: str,
         source: str,
         make: Callable[[], Call],
-        output: Tensor | None,
+        mixed: Mixed,
         weights: Tensor | None,
+        is_told: bool,
     ) -> AttentionCall:
+        live = None if self.each is None else mixed
         try:
-            call = make()
-            refusal = _without_numbers(call) or disagreement(call, output, weights)
+            call, output = make(), mixed.heads()
+            compared = output if is_told else None
+            refusal = _without_numbers(call) or disagreement(call, compared, weights)
         except ManyheadsError as error:
-            return AttentionCall(where, source, None, refusal=f"({error})")
+            return AttentionCall(where, source, None, refusal=f"({error})", mixed=live)
         if refusal is not None:
-            return AttentionCall(where, source, None, refusal=refusal)
+            return AttentionCall(where, source, None, refusal=refusal, mixed=live)
         if self.heads is not None:
             _check_heads(self.heads, call.q.shape[1], where)
             heads = as_tensor(list(self.heads), call.q.device)
-            call, output = of_heads(call, heads), None if output is None else output[:, heads]
+            call, output = of_heads(call, heads), output[:, heads]
         if self.queries is not None:
             queries = self.queries
             if not isinstance(queries, slice):
                 queries = as_tensor(queries, call.q.device)
-            call, output = (
-                of_queries(call, queries),
-                None if output is None else output[:, :, queries],
-            )
+            call, output = of_queries(call, queries), output[:, :, queries]
         if self.each is None:
-            call, output = owned(call), None if output is None else output.detach().clone()
-        return AttentionCall(where, source, call, output)
+            call, output = owned(call), output.detach().clone()
+        return AttentionCall(where, source, call, output, mixed=live)
 
 
 def _without_numbers(call: Call) -> str | None:
