@@ -1,4 +1,4 @@
-"""timm's vision transformers, watched on their fused path and on the one that writes weights out."""
+"""timm's vision transformers, watched as they run fused and as they write weights out."""
 
 import importlib
 import importlib.util
