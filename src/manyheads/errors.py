@@ -70,6 +70,10 @@ class MaskWarning(UserWarning):
     """A mask that is legal and probably not what was meant."""
 
 
+class ProbeWarning(UserWarning):
+    """Attention of which a part could not be seen."""
+
+
 def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
     """The end of an error about a wrong name: the right one if it is near, else what to do.
 

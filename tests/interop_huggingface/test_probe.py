@@ -294,6 +294,21 @@ def test_both_maps_of_differential_heads_are_seen_as_they_are_and_not_their_diff
 
 
 @torch.no_grad()
+def test_blocks_that_are_not_seen_beside_blocks_that_are_give_a_warning():
+    config = hf.BigBirdConfig(
+        **{**WORDS, "max_position_embeddings": 128}, block_size=4, num_random_blocks=1
+    )
+    model = hf.BigBirdModel(config).eval()
+    with (
+        pytest.warns(mh.errors.ProbeWarning, match=r"saw 8 calls.*layer.1.attention.self \(an"),
+        mh.probe.watch(model) as calls,
+    ):
+        model(torch.randint(3, 50, (2, 64)))
+    # The first two and the last two blocks of each layer; those between are cut from bands.
+    assert [call.call.q.shape[2] for call in calls] == [4] * 8
+
+
+@torch.no_grad()
 def test_attention_by_hashes_is_an_error_that_says_why():
     config = hf.ReformerConfig(
         vocab_size=50, hidden_size=32, num_attention_heads=4, attention_head_size=8,

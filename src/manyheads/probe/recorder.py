@@ -40,6 +40,7 @@ class Recorder:
         self.calls: list[Any] = []
         self.seen = 0
         self.notes: set[str] = set()
+        self.missed: dict[str, str] = {}
         self._stack: list[nn.Module] = []
         self._busy = False
 
@@ -112,6 +113,13 @@ class Recorder:
         with torch.no_grad(), self.busy():
             found = self._settled(where or THE_MODEL, source, make, mixed, weights, is_told)
             self.calls.append(found if self.each is None else self.each(found))
+
+    def miss(self, step: str) -> None:
+        """Remember that a softmax of scores was not understood, and for which step before it."""
+        self.notes.add(f"a softmax over what is no whole product of two tensors (after {step})")
+        where = self.names[self._stack[-1]]
+        if self.wanted is None or where in self.wanted:
+            self.missed.setdefault(where or THE_MODEL, step)
 
     def changed(self, output: Tensor, module: nn.Module | None = None) -> Tensor:
         """What the model goes on with in the place of what its heads mixed.
