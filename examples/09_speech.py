@@ -137,10 +137,11 @@ if __name__ == "__main__":
     assert off < 0.1
 
     if len(sys.argv) > 1:
-        length = int(FRAMES * len(sound) / HERTZ)
-        seen = calls[best // heads].weights(rows, slice(0, length))[0, best % heads]
-        moments = [f"{moment / FRAMES:.1f}" for moment in range(length)]
-        path = Path(sys.argv[1]) / "speech.png"
+        tenths = 10 * len(sound) // HERTZ + 1
+        seen = calls[best // heads].weights(rows, slice(0, tenths * FRAMES // 10))[0, best % heads]
+        seen = seen.unflatten(1, (tenths, -1)).sum(dim=-1)
+        moments = [f"{tenth / 10:.1f} s" for tenth in range(tenths)]
         words = [tokens[first].strip() for first in firsts]
-        draw_heatmap(seen, words, moments, title="who reads which second", path=path)
+        path = Path(sys.argv[1]) / "speech.png"
+        draw_heatmap(seen, words, moments, title="when each word was said", path=path)
         print("wrote", path)
