@@ -7,7 +7,7 @@ from tests.probe.by_hand import STYLES, ByTorch, Einsum, Folded, OneByOne, Separ
 from torch import nn
 
 import manyheads as mh
-from manyheads.errors import OptionError, ProbeError
+from manyheads.errors import OptionError, ProbeError, ShapeError
 from manyheads.lens import (
     importance_by_ablation,
     importance_by_gradient,
@@ -253,6 +253,9 @@ def test_what_cannot_be_left_out_or_followed_is_refused():
     seen = pytest.raises(ProbeError, match="must see at least one")
     with seen, without(model, [("(the model)", 0)]):
         pass
+    looped = Stack([OneByOne()])
+    with pytest.raises(ShapeError, match=r"calls must be one a layer; got 8 calls of 1 runs"):
+        relevance(looped, lambda: looped(torch.randn(2, 7, 32)).sum())
     blind, _ = by_matmul()
     blind.requires_grad_(False)
     with pytest.raises(ProbeError, match=r"gradients must reach the output of .the model.*Remove"):

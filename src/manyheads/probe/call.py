@@ -34,6 +34,9 @@ class AttentionCall(Statistics):
         mixed: The same output with autograd's graph, of all heads and queries; only ``each`` of
             `watch` is handed it.
 
+    Attributes:
+        run: Marks the run of the module that made the call: the same for all calls of one run.
+
     Example:
         >>> import torch, manyheads as mh
         >>> layer = mh.MultiHeadAttention(32, 4)
@@ -56,6 +59,7 @@ class AttentionCall(Statistics):
     ) -> None:
         self.where, self.source, self.output, self.refusal = where, source, output, refusal
         self.mixed = mixed
+        self.run: object = None
         self._call, self._kept = call, None
         if call is not None:
             super().__init__(call)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ Change = Callable[[str, Tensor], Tensor]
 Queries = slice | Sequence[int] | Tensor | None
 THE_MODEL = "(the model)"
 """Where a call is made that the watched module makes itself."""
+
+
+class Run(NamedTuple):
+    """One run of a module's forward, and what tells it from its other runs."""
+
+    module: nn.Module
+    mark: object
 
 
 class Recorder:
@@ -41,13 +48,13 @@ class Recorder:
         self.seen = 0
         self.notes: set[str] = set()
         self.missed: dict[str, str] = {}
-        self._stack: list[nn.Module] = []
+        self._stack: list[Run] = []
         self._busy = False
 
     @property
     def module(self) -> nn.Module | None:
         """The module of the model whose forward is running; None outside of all."""
-        return self._stack[-1] if self._stack else None
+        return self._stack[-1].module if self._stack else None
 
     @property
     def is_free(self) -> bool:
@@ -79,11 +86,11 @@ class Recorder:
             self._stack.clear()
 
     def _enter(self, module: nn.Module, _: object) -> None:
-        self._stack.append(module)
+        self._stack.append(Run(module, object()))
 
     def _leave(self, module: nn.Module, *_: object) -> None:
-        if module in self._stack:
-            while self._stack.pop() is not module:
+        if any(run.module is module for run in self._stack):
+            while self._stack.pop().module is not module:
                 pass
 
     def record(
@@ -106,18 +113,19 @@ class Recorder:
             is_told: Whether the call tells what the model mixed; dropout parts the two.
             module: Who made the call; None means the module that is running.
         """
-        where = self.names[module or self._stack[-1]]
+        where = self.names[module or self._stack[-1].module]
         self.seen += 1
         if self.wanted is not None and where not in self.wanted:
             return
         with torch.no_grad(), self.busy():
             found = self._settled(where or THE_MODEL, source, make, mixed, weights, is_told)
+            found.run = self._stack[-1].mark
             self.calls.append(found if self.each is None else self.each(found))
 
     def miss(self, step: str) -> None:
         """Remember that a softmax of scores was not understood, and for which step before it."""
         self.notes.add(f"a softmax over what is no whole product of two tensors (after {step})")
-        where = self.names[self._stack[-1]]
+        where = self.names[self._stack[-1].module]
         if self.wanted is None or where in self.wanted:
             self.missed.setdefault(where or THE_MODEL, step)
 
@@ -128,7 +136,7 @@ class Recorder:
             output: (batch, heads, q_len, value_dim).
             module: Who made the call; None means the module that is running.
         """
-        where = self.names[module or self._stack[-1]]
+        where = self.names[module or self._stack[-1].module]
         if self.change is None or (self.wanted is not None and where not in self.wanted):
             return output
         with self.busy():
