@@ -122,6 +122,14 @@ def test_what_a_model_writes_is_as_it_was_before() -> None:
     assert report.findings == ()
 
 
+def test_a_cache_in_the_example_is_not_filled() -> None:
+    layer, cache = mh.MultiHeadAttention(WIDTH, 4), mh.GrowingCache()
+    report = examine(layer, stream(), mask=mh.Causal(), cache=cache)
+    assert report.healthy, str(report)
+    assert report.facts.causal is True
+    assert cache.length == 0
+
+
 def test_frozen_weights_and_mixed_modes_stay_as_they_are() -> None:
     model = Block(Fused(), dropout=0.1)
     model.attention.requires_grad_(False)

@@ -130,9 +130,11 @@ class Patient:
         vars(known).update({name: vars(self)[name] for name in answers if name in vars(self)})
         return known
 
-    def answer(self, call: Call, *, model: nn.Module | None = None, seed: int = 0) -> Any:
-        """Everything that the model answers."""
-        return run(self.model if model is None else model, call, seed=seed)
+    def answer(
+        self, call: Call, *, model: nn.Module | None = None, seed: int = 0, live: Any = None
+    ) -> Any:
+        """Everything that the model answers; it may change the live object and no other."""
+        return run(self.model if model is None else model, call, seed=seed, live=live)
 
     def ask(self, call: Call, *, model: nn.Module | None = None, seed: int = 0) -> Tensor:
         """The main output, (batch, length, ...), or (batch, ...) if it is pooled."""

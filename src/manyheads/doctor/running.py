@@ -38,14 +38,25 @@ def unnoticed(seed: int = 0) -> Iterator[None]:
             numpy.random.set_state(array)
 
 
-def run(model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0) -> Any:
-    """Call a model in the mode that it is in; its buffers and its inputs are as before."""
+def run(
+    model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0, live: Any = None
+) -> Any:
+    """Call a model in the mode that it is in; its buffers and its inputs are as before.
+
+    Args:
+        model: What to call.
+        call: What it is asked. It is handed copies of caches and the like, which it may fill.
+        grad: Whether to keep what gradients need.
+        seed: Of its random numbers.
+        live: The one object that it may change.
+    """
     kept = _buffers(model)
     given = [(tensor, tensor.detach().clone()) for tensor in call.leaves()]
     with unnoticed(seed):
         try:
             with torch.set_grad_enabled(grad):
-                return model(*call.args, **call.kwargs)
+                own = call.apart(live)
+                return model(*own.args, **own.kwargs)
         finally:
             with torch.no_grad():
                 for key, (buffer, _, value) in kept.items():
