@@ -224,6 +224,13 @@ class TurnedTwice(TurnedFromZero):
         return self.rotary(x, 2 * past)
 
 
+class AnswersLast(CachedWriter):
+    """With a past, whatever is new, only its last token is read and answered."""
+
+    def forward(self, input_ids: Tensor, past: Any = None) -> tuple[Tensor, Any]:
+        return super().forward(input_ids if past is None else input_ids[:, -1:], past)
+
+
 def keys_only(cache: Any, index: Tensor) -> Any:
     return tuple((k.index_select(0, index), v) for k, v in cache)
 
@@ -264,6 +271,8 @@ BROKEN = [
             "cache_mismatch"),
     Exhibit("rotary-twice", lambda: CachedWriter(TurnedTwice), (ids(),), {}, facts(),
             "position_offset_cache"),
+    Exhibit("answers-last", lambda: AnswersLast(CachedFused), (ids(),), {}, facts(),
+            "cache_mismatch"),
     Exhibit("keys-only", lambda: CachedWriter(Cached), (ids(),), {}, facts(keys_only),
             "beam_aliasing"),
     Exhibit("row-by-row", lambda: CachedWriter(CachedFused), (ids(),), {}, facts(row_by_row),
