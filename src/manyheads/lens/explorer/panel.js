@@ -10,21 +10,21 @@ export function panelOf(app, head, isMain) {
   const parts = [mapOf(app, head), profileOf(app, head), linesOf(app, head), textOf(app, head)];
   const [map, profile, lines, text] = parts;
   const readout = make("p", { class: "readout", role: isMain ? "status" : null });
-  const strongest = make("ol", { class: "strongest", "aria-label": "strongest keys" });
+  const heading = make("h3"), strongest = make("ol", { class: "strongest", "aria-label": "strongest keys" });
   const numbers = Object.keys(MEASURES).filter((name) => head.number(name) != null);
   const element = make("section", { class: "panel", "aria-label": head.name },
     make("h2", {}, app.nameOf(head), make("span", {}, ` ${head.does}`)),
     make("p", { class: "numbers" }, numbers.map((name) => `${MEASURES[name]} ${short(head.number(name))}`).join(" · ")),
     readout,
     make("div", { class: "views" }, make("div", {}, map.element, profile.element, make("p", { class: "note" }, storedAs(head))), lines.element),
-    text.element, make("h3", {}, "strongest keys of the query"), strongest);
+    text.element, heading, strongest);
 
   function draw() {
     for (const part of parts) part.draw();
     const query = Math.min(state.query, lengths[0] - 1), near = nearestQuery(head, query), { top } = rowOf(head, near);
     const asked = state.key != null && state.key < lengths[1] ? { query, key: state.key } : top.length ? { query: near, key: top[0].key } : null;
     readout.replaceChildren(...(asked ? told(asked) : [`query ${quoted(head.queryTexts, near)} sees nobody`]));
-    if (asked && near !== asked.query) readout.append(` Shown below: query ${quoted(head.queryTexts, near)}, the nearest that was kept.`);
+    heading.textContent = `strongest keys of query ${quoted(head.queryTexts, near)}${near === query ? "" : ", the nearest that was kept"}`;
     if (state.locked) readout.append(make("span", { class: "locked" }, "locked, esc lets go"));
     strongest.replaceChildren(...top.map(({ key, weight }) => make("li", {}, make("b", {}, weight.toFixed(4)), " ", make("bdi", {}, quoted(head.keyTexts, key)))));
   }
