@@ -70,7 +70,7 @@ export function mapOf(app, head) {
       if (areKeys && !lying) context.rotate(-Math.PI / 2);
       context.textAlign = lying ? "center" : "right";
       context.textBaseline = lying ? "top" : "middle";
-      context.fillText(cut(context, names[n], (areKeys ? BELOW : LEFT) - 10), 0, 0);
+      context.fillText(lying ? names[n] : cut(context, names[n], (areKeys ? BELOW : LEFT) - 10), 0, 0);
       context.restore();
     });
     if (!state.found) return;
@@ -101,10 +101,16 @@ export function mapOf(app, head) {
     return [clamp(Math.floor(down * lengths[0]), 0, lengths[0] - 1), clamp(Math.floor(across * lengths[1]), 0, lengths[1] - 1)];
   };
 
+  const hover = (event) => {
+    const found = pair(event);
+    if (found && !state.locked) app.look(...found, head);
+  };
+
   let drag = null;
   canvas.onwheel = (event) => {
     event.preventDefault();
     app.zoom(Math.exp(-clamp(event.deltaY, -300, 300) / 300), ...at(event));
+    hover(event);
   };
   canvas.onpointerdown = (event) => {
     drag = { start: at(event), moved: false };
@@ -117,8 +123,7 @@ export function mapOf(app, head) {
       if (drag.moved) app.pan(x0 - across, y0 - down);
       return;
     }
-    const found = pair(event);
-    if (found && !state.locked) app.look(...found, head);
+    hover(event);
   };
   canvas.onpointerup = (event) => {
     const found = drag && !drag.moved && pair(event);
