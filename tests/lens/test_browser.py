@@ -102,7 +102,7 @@ def test_a_token_pointed_at_shows_its_lines_and_what_it_reads(tab, small):
     opened(tab, path, "head=1")
     tab.hover(".columns .queries [data-query='4']")
     row = weights[0, 1, 4]
-    kept = int((row >= 0.01).sum())
+    kept = int((row >= min(0.01, float(row.max()) / 2)).sum())
     assert tab.locator(".columns path.own").count() == kept
     order = row.argsort(descending=True)[: min(8, int((row > 0).sum()))]
     listed = tab.locator(".strongest li").all_inner_texts()
@@ -155,7 +155,6 @@ def test_a_map_zooms_to_the_pair_under_the_pointer_and_moves(tab, small):
     assert readout(tab).startswith("query 6 ")
     zoom, x, y = map(float, re.search(r"view=([\d.e_-]+)", tab.url)[1].split("_"))
     assert zoom > 4
-    point(tab, (4.9 / n - y) * zoom % 1, (2.5 / n - x) * zoom)
     point(tab, (6.7 / n - y) * zoom, (2.7 / n - x) * zoom)
     assert number(tab) == pytest.approx(float(weights[0, 0, 6, 2]), abs=1e-4)
     tab.mouse.down()
@@ -163,15 +162,11 @@ def test_a_map_zooms_to_the_pair_under_the_pointer_and_moves(tab, small):
     tab.mouse.up()
     moved = re.search(r"view=([\d.e_-]+)", tab.url)[1]
     assert moved != f"{zoom}_{x}_{y}"
-    kept = tab.url
-    before = readout(tab)
-    tab.goto("about:blank")
-    tab.goto(kept)
-    tab.wait_for_selector("[data-ready]")
-    assert tab.url == kept
     tab.dblclick(".map")
     assert "view=" not in tab.url
-    assert before
+    for key in ["+", "+", "-", "ArrowRight"]:
+        tab.keyboard.press(key)
+    assert "view=1.5_" in tab.url
 
 
 def test_an_address_shows_the_same_again(tab, small):
@@ -466,7 +461,7 @@ def test_a_notebook_computes_the_exact_weights_that_are_zoomed_into(tab, long_ca
 
     # So is the window that is zoomed into, at any place.
     tab.keyboard.press("Escape")
-    point(tab, 0.6, 0.3)
+    point(tab, 0.6, 0.52)
     for _ in range(14):
         tab.mouse.wheel(0, -300)
     tab.wait_for_function("!document.querySelector('.readout').textContent.includes('at most')")

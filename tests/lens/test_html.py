@@ -13,7 +13,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import OptionError, ShapeError
-from manyheads.lens import HeadSummary, Portrait, portray, write_page
+from manyheads.lens import HeadSummary, Portrait, of_weights, portray, write_page
 from manyheads.lens.packing import FINENESSES, pack
 
 EVIL = ["</script><b>x", "<img src=x onerror=alert(1)>", "$x$", "", " ", "\n", "é", "注意力", "a"]
@@ -145,6 +145,79 @@ def test_a_long_call_keeps_the_greatest_weight_of_each_cell_and_512_rows():
     assert portrait.profiles["distance"].shape == (2, 128)
 
 
+def test_windows_are_kept_exactly_and_what_lies_outside_of_the_call_is_left_out(tmp_path):
+    (call, _) = watched(200)
+    windows = [(slice(100, 150), slice(90, 400)), (slice(300, 310), slice(0, 9))]
+    portrait = portray(call, windows=windows)
+    (cutout,) = portrait.cutouts
+    assert (cutout.rows, cutout.keys) == ((100, 150), (90, 200))
+    torch.testing.assert_close(cutout.weights, call.weights()[0, :, 100:150, 90:200])
+    (header,), data = pack([portrait])
+    assert header["windows"] == [[100, 150, 90, 200]]
+    (without,), less = pack([portray(call)])
+    assert without["windows"] == []
+    assert len(data) > len(less)
+    assert portray(watched(20)[0], windows=[(slice(5), slice(5))]).cutouts == ()  # all is exact
+
+
+def test_every_weight_of_144_real_heads_of_128_tokens_fits_exactly(tmp_path):
+    torch.manual_seed(0)
+    found = [
+        portray(of_weights((2 * torch.randn(1, 12, 128, 128)).softmax(-1)), layer=f"layer {i}")
+        for i in range(12)
+    ]
+    path = write_page(found, [f"token{i}" for i in range(128)], path=tmp_path / "exact.html")
+    assert path.stat().st_size <= 5_000_000
+    content = json.loads(Page(path.read_text("utf-8")).scripts["content"])
+    assert {(layer["exact"], layer["bits"]) for layer in content["layers"]} == {(True, 16)}
+
+
+def test_a_coarser_cell_has_the_greatest_of_the_cells_in_it():
+    (portrait, *_) = made_up(1000, layers=1, heads=2)
+    (header,), data = pack([portrait], 12_000)
+    side = header["width"]
+    assert 128 % side == 0
+    assert side < 128
+    cells = np.frombuffer(zlib.decompress(data), "u1", 2 * side * side).reshape(2, side, side)
+    blocks = portrait.cells.reshape(2, side, 128 // side, side, 128 // side).amax((2, 4))
+    np.testing.assert_allclose((cells / 255) ** 2, blocks.numpy(), atol=0.005)
+    assert header["rows"][-1] == 999  # the query that writes on
+
+
+def test_two_readings_share_a_text_or_have_their_own(tmp_path):
+    one, other = ([portray(call) for call in watched(n)] for n in (3, 4))
+    shared = write_page({"a": one, "b": one}, list("xyz"), path=tmp_path / "a.html")
+    content = json.loads(Page(shared.read_text("utf-8")).scripts["content"])
+    assert content["readings"] == ["a", "b"]
+    assert content["texts"] == [["x", "y", "z"]]
+    assert [layer["reading"] for layer in content["layers"]] == [0, 0, 1, 1]
+    labels = {"a": list("xyz"), "b": {"layers.0": list("stuv"), "layers.1": list("STUV")}}
+    own = write_page({"a": one, "b": other}, labels, path=tmp_path / "b.html")
+    texts = json.loads(Page(own.read_text("utf-8")).scripts["content"])["texts"]
+    assert ["".join(text) for text in texts] == ["xyz", "stuv", "STUV"]
+    with pytest.raises(ShapeError, match="query_labels must have the labels of each reading"):
+        write_page({"a": one, "b": other}, {"a": list("xyz")}, path=tmp_path / "c.html")
+    with pytest.raises(ShapeError, match="query_labels must be as many as q_len=4"):
+        write_page({"a": one, "b": other}, list("xyz"), path=tmp_path / "c.html")
+    with pytest.raises(OptionError, match="portraits must hold"):
+        write_page({"a": one, "b": []}, list("xyz"), path=tmp_path / "c.html")
+
+
+def test_labels_as_long_as_pages_leave_room_for_the_weights(tmp_path):
+    labels = ["x" * 10_000] * 2000
+    found = made_up(2000, layers=1, heads=1)
+    assert write_page(found, labels, path=tmp_path / "a.html").stat().st_size < 400_000
+
+
+def test_a_call_that_has_no_picture_is_refused():
+    empty = mh.statistics(*torch.zeros(3, 1, 2, 0, 4))
+    with pytest.raises(OptionError, match=r"a call must have heads, queries and keys .* q_len=0"):
+        portray(empty)
+    q = torch.full((1, 1, 3, 4), torch.nan)
+    with pytest.raises(OptionError, match=r"weights must be finite .* NaN in lost"):
+        portray(mh.statistics(q, q, q), layer="lost")
+
+
 def test_what_cannot_be_written_is_refused(tmp_path):
     found = [portray(call) for call in watched(3)]
     with pytest.raises(OptionError, match=r"path must end in \.html"):
@@ -155,6 +228,8 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         write_page([], [], path=tmp_path / "heads.html")
     with pytest.raises(ShapeError, match="query_labels must be as many as q_len=3"):
         write_page(found, list("abcd"), path=tmp_path / "heads.html")
+    with pytest.raises(ShapeError, match="key_labels must be as many as kv_len=3"):
+        write_page(found, list("abc"), list("ab"), path=tmp_path / "heads.html")
     with pytest.raises(OptionError, match="sequence must be one of the 1"):
         portray(watched(3)[0], sequence=1)
     assert list(tmp_path.iterdir()) == []

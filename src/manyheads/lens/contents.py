@@ -74,7 +74,7 @@ def gather(
                 at[side] = texts.setdefault(tuple(own), len(texts))
             kept.append(portrait)
             places.append(at)
-    shown = [[shorten(visible(token), WIDEST) for token in text] for text in texts]
+    shown = [[shorten(visible(token[: 2 * WIDEST]), WIDEST) for token in text] for text in texts]
     return Contents(kept, list(readings), shown, places)
 
 

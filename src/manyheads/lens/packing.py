@@ -109,10 +109,8 @@ def _coarser(cells: Tensor, dim: int, most: int) -> Tensor:
     count = cells.shape[dim]
     if count <= most:
         return cells
-    shape = list(cells.shape)
-    shape[dim] = most
-    to = torch.arange(count) * most // count
-    return cells.new_zeros(shape).index_reduce(dim, to, cells, "amax")
+    starts = -(-np.arange(most) * count // most)
+    return torch.from_numpy(np.maximum.reduceat(cells.numpy(), starts, axis=dim))
 
 
 def _squares(weights: Tensor) -> bytes:

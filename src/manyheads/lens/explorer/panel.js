@@ -26,7 +26,7 @@ export function panelOf(app, head, isMain) {
     readout.replaceChildren(...(asked ? told(asked) : [`query ${quoted(head.queryTexts, near)} sees nobody`]));
     heading.textContent = `strongest keys of query ${quoted(head.queryTexts, near)}${near === query ? "" : ", the nearest that was kept"}`;
     if (state.locked) readout.append(make("span", { class: "locked" }, "locked, esc lets go"));
-    strongest.replaceChildren(...top.map(({ key, weight }) => make("li", {}, make("b", {}, weight.toFixed(4)), " ", make("bdi", {}, quoted(head.keyTexts, key)))));
+    strongest.replaceChildren(...top.map(({ key, weight }) => make("li", {}, make("b", {}, weight.toFixed(4)), ` ${quoted(head.keyTexts, key)}`)));
   }
 
   function told({ query, key }) {

@@ -20,5 +20,7 @@ export function fit(canvas, width, height) {
   return context;
 }
 
-export const quoted = (texts, i) => `${i} “${texts[i]}”`;
+// A token with its number; one that runs from the right must not turn what stands around it.
+const FROM_THE_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+export const quoted = (texts, i) => `${i} “${FROM_THE_RIGHT.test(texts[i]) ? `\u2068${texts[i]}\u2069` : texts[i]}”`;
 export const clamp = (number, low, high) => Math.min(Math.max(number, low), high);

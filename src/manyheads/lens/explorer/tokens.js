@@ -4,7 +4,7 @@ import { clamp, make } from "./parts.js";
 
 const ALL = 30; // up to so many tokens are lined up whole; of more, those near the query
 const PITCH = 17; // pixels from one token to the next
-const FAINTEST = 0.01; // a weight below has no line
+const FAINTEST = 0.01; // a weight below has no line, unless the query has none much greater
 const NEAR = 150; // tokens around the query that are written out as text
 
 const svg = (tag, attributes) => {
@@ -37,8 +37,8 @@ export function linesOf(app, head) {
     const rowOfKey = new Map(keys.map((key, row) => [key, row])), width = canvas.clientWidth || 120;
     canvas.style.height = `${PITCH * Math.max(queries.length, keys.length)}px`;
     const lines = queries.flatMap((from, row) => {
-      const { known } = rowOf(head, from);
-      return keys.filter((key) => known.get(key) >= FAINTEST).map((key) => {
+      const { known, top: strongest } = rowOf(head, from), least = Math.min(FAINTEST, strongest[0]?.weight / 2);
+      return keys.filter((key) => known.get(key) >= least).map((key) => {
         const weight = known.get(key), y1 = PITCH * (row + 0.5), y2 = PITCH * (rowOfKey.get(key) + 0.5), own = from === query;
         return svg("path", {
           d: `M0 ${y1} C ${width / 2} ${y1} ${width / 2} ${y2} ${width} ${y2}`,
