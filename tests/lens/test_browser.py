@@ -398,7 +398,7 @@ def test_144_heads_at_32k_tokens_open(tab, tmp_path):
     assert tab.locator(".overview button").count() == 144
     weight, best = found[11].top_weights[11, -1].max(dim=0)
     key = int(found[11].top_keys[11, -1, best])
-    assert readout(tab).startswith(f"query 32767 “token32767” → key {key} “token{key}”")
+    assert readout(tab).startswith(f"query 32767 “token32767” → strongest key {key} “token{key}”")
     assert number(tab) == pytest.approx(float(weight), abs=1e-4)
 
 

@@ -30,8 +30,9 @@ export function panelOf(app, head, isMain) {
   }
 
   function told({ query, key }) {
+    const which = state.key == null ? "strongest key" : "key";
     const found = weightAt(head, query, key), number = make("b", {}, said(found));
-    if (found.kind !== "greatest") return [`query ${quoted(head.queryTexts, query)} → key ${quoted(head.keyTexts, key)}: `, number];
+    if (found.kind !== "greatest") return [`query ${quoted(head.queryTexts, query)} → ${which} ${quoted(head.keyTexts, key)}: `, number];
     const span = ([from, to]) => (to - from > 1 ? `${from} to ${to - 1}` : `${from}`);
     return [`queries ${span(found.queries)} → keys ${span(found.keys)}: `, number, ", the greatest weight of this cell."];
   }
