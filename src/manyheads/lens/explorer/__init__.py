@@ -5,7 +5,10 @@ from importlib.resources import files
 from typing import Literal
 
 # Each imports only from those before it, so that joined they need no import.
-MODULES = ("parts", "colour", "data", "map", "tokens", "overview", "panel", "explorer")
+MODULES = (
+    "parts", "colour", "data", "map", "tokens", "overview", "panel", "address", "asking",
+    "explorer",
+)  # fmt: skip
 
 
 def read(name: str) -> str:

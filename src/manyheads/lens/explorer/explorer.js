@@ -1,16 +1,23 @@
 // The explorer: what is chosen, what follows from it, and the keys that choose.
+import { readBack, written } from "./address.js";
+import { askingOf } from "./asking.js";
 import { scale } from "./colour.js";
-import { inflate, nearestQuery, unpack, wholeRow } from "./data.js";
+import { inflate, nearestQuery, unpack } from "./data.js";
 import { MEASURES, overviewOf } from "./overview.js";
 import { panelOf } from "./panel.js";
 import { clamp, make } from "./parts.js";
 
-const PATIENCE = 150; // milliseconds before exact weights are asked for
-const MOST_PAIRS = 128 * 128; // of a window that is asked for
-const MOST_PATCHES = 60; // windows kept of a head
 const HELP = [
-  ["← →", "head"], ["↑ ↓", "layer"], ["j k", "query"], ["h l", "key"], ["+ − 0", "zoom"], ["c", "pin this head"],
-  ["r", "next reading"], ["/", "find"], ["t", "light or dark"], ["esc", "let go"],
+  ["← →", "head"],
+  ["↑ ↓", "layer"],
+  ["j k", "query"],
+  ["h l", "key"],
+  ["+ − 0", "zoom"],
+  ["c", "pin this head"],
+  ["r", "next reading"],
+  ["/", "find"],
+  ["t", "light or dark"],
+  ["esc", "let go"],
 ];
 
 // host: dark() as the surroundings are; recall() and remember(text) of what is chosen;
@@ -18,14 +25,19 @@ const HELP = [
 // listened for.
 export async function explore(root, content, bytes, host) {
   const heads = unpack(content, await inflate(bytes));
-  const state = { head: 0, query: 0, key: null, middle: 0, locked: false, order: "", pin: null, against: null, found: "", dark: null, view: { x: 0, y: 0, zoom: 1 } };
-  const orders = Object.fromEntries(Object.entries(MEASURES).filter(([name]) => heads.some((head) => head.number(name) != null)));
+  const state = {}; // what is chosen: see address.js
+  const orders = Object.fromEntries(
+    Object.entries(MEASURES).filter(([name]) => heads.some((head) => head.number(name) != null)),
+  );
   const readings = content.readings;
   if (readings.length > 1) orders.difference = "difference to the one beside";
   let panels = [];
 
   const app = {
-    heads, state, host, orders,
+    heads,
+    state,
+    host,
+    orders,
     head: () => heads[state.head],
     reading: (head) => head.layer.reading,
     nameOf: (head) => (readings.length > 1 ? `${readings[head.layer.reading]} · ${head.name}` : head.name),
@@ -46,9 +58,13 @@ export async function explore(root, content, bytes, host) {
       remember();
     },
     step(queries, keys) {
-      const head = app.head(), { lengths, exact, rows, live } = head.layer;
+      const head = app.head(),
+        { lengths, exact, rows, live } = head.layer;
       const query = Math.min(state.query, lengths[0] - 1);
-      const next = exact || live ? query + queries : rows[clamp(rows.indexOf(nearestQuery(head, query)) + queries, 0, rows.length - 1)];
+      const next =
+        exact || live
+          ? query + queries
+          : rows[clamp(rows.indexOf(nearestQuery(head, query)) + queries, 0, rows.length - 1)];
       const key = keys ? clamp((state.key ?? query) + keys, 0, lengths[1] - 1) : state.key;
       state.locked = true;
       app.look(clamp(next, 0, lengths[0] - 1), key, head);
@@ -57,14 +73,17 @@ export async function explore(root, content, bytes, host) {
     },
     // Zoom around a place of the map, 0 to 1; by 0: show all of it.
     zoom(factor, across, down) {
-      const { view } = state, before = view.zoom, most = Math.max(8, ...app.head().layer.lengths.map((each) => each / 6));
+      const { view } = state,
+        before = view.zoom,
+        most = Math.max(8, ...app.head().layer.lengths.map((each) => each / 6));
       view.zoom = clamp(before * factor, 1, most);
       view.x = across - ((across - view.x) * before) / view.zoom;
       view.y = down - ((down - view.y) * before) / view.zoom;
       app.pan(0, 0);
     },
     pan(across, down) {
-      const { view } = state, most = 1 - 1 / view.zoom;
+      const { view } = state,
+        most = 1 - 1 / view.zoom;
       view.x = clamp(view.x + across, 0, most);
       view.y = clamp(view.y + down, 0, most);
       update();
@@ -85,31 +104,72 @@ export async function explore(root, content, bytes, host) {
 
   // ---- what stands on the page
   const option = (value, text) => make("option", { value }, text);
-  const order = make("select", { class: "order", onchange: () => { state.order = order.value; overview.draw(); remember(); } },
-    option("", "layer by layer"), ...Object.entries(orders).map(([name, title]) => option(name, title)));
-  const shownReading = make("select", { class: "reading", onchange: () => changeReading(Number(shownReading.value)) }, ...readings.map((name, i) => option(i, name)));
-  const beside = make("select", { class: "beside", onchange: () => compare(beside.value) },
-    option("", "nothing"), option("pin", "this head, pinned"), ...(readings.length > 1 ? readings.map((name, i) => option(i, name)) : []));
-  const find = make("input", { class: "find", type: "search", placeholder: "token", autocomplete: "off", oninput: () => search(0), onkeydown: searchKeys });
+  const order = make(
+    "select",
+    {
+      class: "order",
+      onchange: () => {
+        state.order = order.value;
+        overview.draw();
+        remember();
+      },
+    },
+    option("", "layer by layer"),
+    ...Object.entries(orders).map(([name, title]) => option(name, title)),
+  );
+  const shownReading = make(
+    "select",
+    { class: "reading", onchange: () => changeReading(Number(shownReading.value)) },
+    ...readings.map((name, i) => option(i, name)),
+  );
+  const beside = make(
+    "select",
+    { class: "beside", onchange: () => compare(beside.value) },
+    option("", "nothing"),
+    option("pin", "this head, pinned"),
+    ...(readings.length > 1 ? readings.map((name, i) => option(i, name)) : []),
+  );
+  const find = make("input", {
+    class: "find",
+    type: "search",
+    placeholder: "token",
+    autocomplete: "off",
+    oninput: () => search(0),
+    onkeydown: searchKeys,
+  });
   const count = make("output", { class: "count" });
-  const overview = overviewOf(app), stage = make("div", { class: "panels" });
-  const help = make("details", { class: "help" }, make("summary", {}, "keys"), ...HELP.map(([key, does]) => make("span", {}, make("kbd", {}, key), ` ${does}`)));
+  const overview = overviewOf(app),
+    stage = make("div", { class: "panels" });
+  const help = make(
+    "details",
+    { class: "help" },
+    make("summary", {}, "keys"),
+    ...HELP.map(([key, does]) => make("span", {}, make("kbd", {}, key), ` ${does}`)),
+  );
   const legend = make("canvas", { width: 256, height: 1, "aria-hidden": "true" });
   root.replaceChildren(
-    make("header", {}, make("h1", {}, content.title),
+    make(
+      "header",
+      {},
+      make("h1", {}, content.title),
       ...(readings.length > 1 ? [make("label", {}, "reading ", shownReading)] : []),
-      make("label", {}, "order ", order), make("label", {}, "beside ", beside), make("label", {}, "find ", find, count),
-      make("button", { class: "theme", title: "light or dark (t)", onclick: () => toggleTheme() }, "◐")),
+      make("label", {}, "order ", order),
+      make("label", {}, "beside ", beside),
+      make("label", {}, "find ", find, count),
+      make("button", { class: "theme", title: "light or dark (t)", onclick: () => toggleTheme() }, "◐"),
+    ),
     make("main", {}, overview.element, stage),
-    make("footer", {}, make("span", { class: "legend" }, "weight 0", legend, "1, by its square root"), help));
+    make("footer", {}, make("span", { class: "legend" }, "weight 0", legend, "1, by its square root"), help),
+  );
   root.classList.add("manyheads");
   root.lang = "en";
 
   // ---- what follows from a choice
-  const others = () => [
-    state.pin === state.head ? null : heads[state.pin],
-    state.against === app.reading(app.head()) ? null : partnerOf(app.head(), state.against),
-  ].filter(Boolean);
+  const others = () =>
+    [
+      state.pin === state.head ? null : heads[state.pin],
+      state.against === app.reading(app.head()) ? null : partnerOf(app.head(), state.against),
+    ].filter(Boolean);
 
   function drawPanels() {
     const shown = [app.head(), ...new Set(others())];
@@ -119,54 +179,31 @@ export async function explore(root, content, bytes, host) {
       stage.dataset.count = panels.length;
     }
     shownReading.value = app.reading(app.head());
-    beside.value = state.pin != null ? "pin" : state.against ?? "";
+    beside.value = state.pin != null ? "pin" : (state.against ?? "");
     overview.mark();
     update();
   }
 
-  let waiting = null;
+  const redraw = () => panels.forEach((panel) => panel.draw());
+  const asking = askingOf(host, state, redraw);
   function update() {
-    for (const panel of panels) panel.draw();
-    clearTimeout(waiting);
-    if (host.ask) waiting = setTimeout(askForShown, PATIENCE);
+    redraw();
+    asking.soon(panels.map((panel) => panel.head));
   }
 
   function repaint() {
     const dark = state.dark ?? host.dark();
     root.classList.toggle("dark", dark);
     app.scale = scale(dark);
-    const ramp = app.scale.picture(Float32Array.from({ length: 256 }, (_, i) => (i / 255) ** 2), 1, 256);
+    const ramp = app.scale.picture(
+      Float32Array.from({ length: 256 }, (_, i) => (i / 255) ** 2),
+      1,
+      256,
+    );
     legend.getContext("2d").drawImage(ramp, 0, 0);
     for (const panel of panels) panel.repaint();
     overview.draw();
     drawPanels();
-  }
-
-  // ---- exact weights of what is shown, in a notebook
-  const asked = new Set();
-  async function askForShown() {
-    for (const { head } of panels) {
-      const { lengths, exact, bits, live } = head.layer, { view } = state;
-      if (!live || (exact && bits === 16)) continue;
-      const query = Math.min(state.query, lengths[0] - 1);
-      if (state.locked && !wholeRow(head, query)) ask(head, [query, query + 1], [0, lengths[1]]);
-      const side = (low, length) => [Math.floor(low * length), Math.min(length, Math.ceil((low + 1 / view.zoom) * length))];
-      const rows = side(view.y, lengths[0]), keys = side(view.x, lengths[1]);
-      if ((rows[1] - rows[0]) * (keys[1] - keys[0]) <= MOST_PAIRS) ask(head, rows, keys);
-    }
-  }
-  async function ask(head, rows, keys) {
-    const name = `${head.place}:${rows}:${keys}`;
-    if (asked.has(name)) return;
-    asked.add(name);
-    try {
-      head.patches.unshift({ rows, keys, weights: await host.ask({ place: head.place, rows, keys }) });
-    } catch (error) {
-      stage.dataset.error = error.message;
-      return;
-    }
-    for (const old of head.patches.splice(MOST_PATCHES)) asked.delete(`${head.place}:${old.rows}:${old.keys}`);
-    for (const panel of panels) panel.draw();
   }
 
   // ---- choices
@@ -184,22 +221,31 @@ export async function explore(root, content, bytes, host) {
     app.choose(app.head());
   }
   function neighbour(by) {
-    const shown = overview.shown(), next = shown[clamp(shown.indexOf(app.head()) + by, 0, shown.length - 1)];
+    const shown = overview.shown(),
+      next = shown[clamp(shown.indexOf(app.head()) + by, 0, shown.length - 1)];
     app.choose(next);
   }
   function layerAt(by) {
-    const own = app.head(), at = content.layers.indexOf(own.layer) + by, layer = content.layers[at];
-    if (layer?.reading === own.layer.reading) app.choose(heads.find((each) => each.layer === layer && each.head === Math.min(own.head, layer.heads - 1)));
+    const own = app.head(),
+      at = content.layers.indexOf(own.layer) + by,
+      layer = content.layers[at];
+    if (layer?.reading === own.layer.reading)
+      app.choose(
+        heads.find((each) => each.layer === layer && each.head === Math.min(own.head, layer.heads - 1)),
+      );
   }
   // Keep the query in sight where the map is zoomed.
   function follow() {
-    const { view } = state, { lengths } = app.head().layer;
+    const { view } = state,
+      { lengths } = app.head().layer;
     const into = (at, low) => (at < low ? at - low : Math.max(0, at - (low + 1 / view.zoom)));
-    const down = into((state.query + 0.5) / lengths[0], view.y), across = state.key == null ? 0 : into((state.key + 0.5) / lengths[1], view.x);
+    const down = into((state.query + 0.5) / lengths[0], view.y),
+      across = state.key == null ? 0 : into((state.key + 0.5) / lengths[1], view.x);
     if (down || across) app.pan(across, down);
   }
   function zoomHere(factor) {
-    const { lengths } = app.head().layer, query = (state.query + 0.5) / lengths[0];
+    const { lengths } = app.head().layer,
+      query = (state.query + 0.5) / lengths[0];
     app.zoom(factor, state.key == null ? query : (state.key + 0.5) / lengths[1], query);
   }
   function toggleTheme() {
@@ -211,17 +257,25 @@ export async function explore(root, content, bytes, host) {
   // ---- finding tokens
   function search(by) {
     state.found = find.value.toLowerCase().replace(/^ | $/g, "␣");
-    const texts = app.head().queryTexts, found = app.matches(texts);
-    const after = by < 0 ? found.findLast((i) => i < state.query) ?? found.at(-1) : found.find((i) => i >= state.query + by) ?? found[0];
+    const texts = app.head().queryTexts,
+      found = app.matches(texts);
+    const after =
+      by < 0
+        ? (found.findLast((i) => i < state.query) ?? found.at(-1))
+        : (found.find((i) => i >= state.query + by) ?? found[0]);
     if (after != null) Object.assign(state, { locked: true, query: after, middle: after, key: null });
-    count.textContent = state.found === "" ? "" : found.length ? `${found.indexOf(after) + 1} of ${found.length}` : "none";
+    count.textContent =
+      state.found === "" ? "" : found.length ? `${found.indexOf(after) + 1} of ${found.length}` : "none";
     update();
     if (after != null) follow();
     remember();
   }
   function searchKeys(event) {
     if (event.key === "Enter") search(event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") { letGo(); find.blur(); }
+    if (event.key === "Escape") {
+      letGo();
+      find.blur();
+    }
     event.stopPropagation();
   }
   function letGo() {
@@ -233,60 +287,69 @@ export async function explore(root, content, bytes, host) {
 
   // ---- the keyboard
   const KEYS = {
-    ArrowLeft: () => neighbour(-1), ArrowRight: () => neighbour(1), ArrowUp: () => layerAt(-1), ArrowDown: () => layerAt(1),
-    j: () => app.step(1, 0), k: () => app.step(-1, 0), h: () => app.step(0, -1), l: () => app.step(0, 1),
-    "+": () => zoomHere(1.5), "=": () => zoomHere(1.5), "-": () => zoomHere(1 / 1.5), 0: () => app.zoom(0, 0, 0),
-    c: () => compare(state.pin == null ? "pin" : ""), t: toggleTheme, "/": () => find.focus(), Escape: letGo,
-    r: () => { if (readings.length > 1) changeReading((app.reading(app.head()) + 1) % readings.length); },
-    "?": () => { help.open = !help.open; },
+    ArrowLeft: () => neighbour(-1),
+    ArrowRight: () => neighbour(1),
+    ArrowUp: () => layerAt(-1),
+    ArrowDown: () => layerAt(1),
+    j: () => app.step(1, 0),
+    k: () => app.step(-1, 0),
+    h: () => app.step(0, -1),
+    l: () => app.step(0, 1),
+    "+": () => zoomHere(1.5),
+    "=": () => zoomHere(1.5),
+    "-": () => zoomHere(1 / 1.5),
+    0: () => app.zoom(0, 0, 0),
+    c: () => compare(state.pin == null ? "pin" : ""),
+    t: toggleTheme,
+    "/": () => find.focus(),
+    Escape: letGo,
+    r: () => {
+      if (readings.length > 1) changeReading((app.reading(app.head()) + 1) % readings.length);
+    },
+    "?": () => {
+      help.open = !help.open;
+    },
   };
   const onKey = (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName) || !KEYS[event.key]) return;
+    if (
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey ||
+      /^(SELECT|INPUT)$/.test(event.target.tagName) ||
+      !KEYS[event.key]
+    )
+      return;
     event.preventDefault();
     event.stopPropagation();
     KEYS[event.key]();
   };
 
-  // ---- what is chosen, as text: for an address or a notebook
-  function remember() {
-    const { view } = state, kept = new URLSearchParams({ head: state.head, query: state.query });
-    if (!state.locked) kept.delete("query");
-    for (const name of ["key", "pin", "against"]) if (state[name] != null) kept.set(name, state[name]);
-    if (readings.length > 1 && state.against == null) kept.set("against", "");
-    if (state.order) kept.set("order", state.order);
-    if (state.found) kept.set("find", find.value);
-    if (state.dark != null) kept.set("theme", state.dark ? "dark" : "light");
-    if (view.zoom > 1) kept.set("view", [view.zoom, view.x, view.y].map((each) => Number(each.toPrecision(6))).join("_"));
-    host.remember(`${kept}`);
-  }
+  // ---- what is chosen, as text
+  const remember = () => host.remember(written(state, readings));
   function recall() {
-    const kept = new URLSearchParams(host.recall());
-    const whole = (name, most) => { const n = kept.get(name) ? Number(kept.get(name)) : NaN; return Number.isInteger(n) && n >= 0 && n < most ? n : null; };
-    state.head = whole("head", heads.length) ?? 0;
-    const { lengths } = app.head().layer, query = whole("query", lengths[0]);
-    state.locked = query != null;
-    state.query = state.middle = query ?? lengths[0] - 1;
-    state.key = whole("key", lengths[1]);
-    state.pin = whole("pin", heads.length);
-    state.against = kept.has("against") || readings.length < 2 ? whole("against", readings.length) : app.reading(app.head()) ? 0 : 1;
-    state.order = kept.get("order") in orders ? kept.get("order") : "";
-    state.dark = { dark: true, light: false }[kept.get("theme")] ?? null;
-    const [zoom, x, y] = (kept.get("view") ?? "").split("_").map(Number);
-    state.view = zoom > 1 && x >= 0 && y >= 0 && x <= 1 && y <= 1 ? { x, y, zoom } : { x: 0, y: 0, zoom: 1 };
+    Object.assign(state, readBack(host.recall(), heads, readings, orders));
     order.value = state.order;
-    find.value = kept.get("find") ?? "";
-    state.found = find.value.toLowerCase();
+    find.value = state.found;
   }
 
   recall();
   repaint();
   host.keys.addEventListener("keydown", onKey);
-  const resized = new ResizeObserver(() => panels.forEach((panel) => panel.draw()));
+  const resized = new ResizeObserver(redraw);
   resized.observe(stage);
   root.dataset.ready = "true";
   return {
-    recall: () => { recall(); repaint(); },
-    repaint: () => { if (state.dark == null) repaint(); },
-    close: () => { resized.disconnect(); clearTimeout(waiting); host.keys.removeEventListener("keydown", onKey); },
+    recall: () => {
+      recall();
+      repaint();
+    },
+    repaint: () => {
+      if (state.dark == null) repaint();
+    },
+    close: () => {
+      resized.disconnect();
+      asking.stop();
+      host.keys.removeEventListener("keydown", onKey);
+    },
   };
 }

@@ -22,5 +22,14 @@ export function fit(canvas, width, height) {
 
 // A token with its number; one that runs from the right must not turn what stands around it.
 const FROM_THE_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
-export const quoted = (texts, i) => `${i} “${FROM_THE_RIGHT.test(texts[i]) ? `\u2068${texts[i]}\u2069` : texts[i]}”`;
+export const quoted = (texts, i) =>
+  `${i} “${FROM_THE_RIGHT.test(texts[i]) ? `\u2068${texts[i]}\u2069` : texts[i]}”`;
 export const clamp = (number, low, high) => Math.min(Math.max(number, low), high);
+
+// Scroll a box, and nothing around it, until something in it is in sight.
+export function reveal(box, element) {
+  const top = element.offsetTop,
+    bottom = top + element.offsetHeight;
+  if (top < box.scrollTop) box.scrollTop = top - 4;
+  else if (bottom > box.scrollTop + box.clientHeight) box.scrollTop = bottom - box.clientHeight + 4;
+}

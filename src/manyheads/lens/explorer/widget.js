@@ -1,19 +1,23 @@
 // A notebook's output, through anywidget: exact weights are computed by Python when they are asked for.
 import { explore } from "./explorer.js";
 
-const night = () => document.body.dataset.jpThemeLight === "false" || matchMedia("(prefers-color-scheme: dark)").matches && document.body.dataset.jpThemeLight !== "true";
+const night = () =>
+  document.body.dataset.jpThemeLight === "false" ||
+  (matchMedia("(prefers-color-scheme: dark)").matches && document.body.dataset.jpThemeLight !== "true");
 
 async function render({ model, el }) {
-  const root = document.createElement("div"), answers = new Map();
+  const root = document.createElement("div"),
+    answers = new Map();
   root.className = "manyheads notebook";
   root.tabIndex = 0;
   root.dataset.lmSuppressShortcuts = "true"; // the notebook's own keys rest while ours are in use
   el.append(root);
-  const ask = (window) => new Promise((resolve, reject) => {
-    const id = `${Math.random()}`; // other views of the same widget hear the answer too
-    answers.set(id, { resolve, reject });
-    model.send({ id, ...window });
-  });
+  const ask = (window) =>
+    new Promise((resolve, reject) => {
+      const id = `${Math.random()}`; // other views of the same widget hear the answer too
+      answers.set(id, { resolve, reject });
+      model.send({ id, ...window });
+    });
   const answered = (message, buffers) => {
     const { resolve, reject } = answers.get(message.id) ?? {};
     if (!answers.delete(message.id)) return;
