@@ -6,7 +6,7 @@ from typing import Literal
 
 # Each imports only from those before it, so that joined they need no import.
 MODULES = (
-    "parts", "colour", "data", "map", "tokens", "overview", "panel", "address", "asking",
+    "parts", "colour", "data", "map", "tokens", "overview", "panel", "frame", "address", "asking",
     "explorer",
 )  # fmt: skip
 

@@ -3,22 +3,10 @@ import { readBack, written } from "./address.js";
 import { askingOf } from "./asking.js";
 import { scale } from "./colour.js";
 import { inflate, nearestQuery, unpack } from "./data.js";
+import { frameOf } from "./frame.js";
 import { MEASURES, overviewOf } from "./overview.js";
 import { panelOf } from "./panel.js";
-import { clamp, make } from "./parts.js";
-
-const HELP = [
-  ["← →", "head"],
-  ["↑ ↓", "layer"],
-  ["j k", "query"],
-  ["h l", "key"],
-  ["+ − 0", "zoom"],
-  ["c", "pin this head"],
-  ["r", "next reading"],
-  ["/", "find"],
-  ["t", "light or dark"],
-  ["esc", "let go"],
-];
+import { clamp } from "./parts.js";
 
 // host: dark() as the surroundings are; recall() and remember(text) of what is chosen;
 // ask({place, rows, keys}) for the exact weights of layers that are live; keys, where keys are
@@ -102,67 +90,20 @@ export async function explore(root, content, bytes, host) {
     return heads.find((each) => each.layer === layer && each.head === head.head) ?? null;
   }
 
-  // ---- what stands on the page
-  const option = (value, text) => make("option", { value }, text);
-  const order = make(
-    "select",
-    {
-      class: "order",
-      onchange: () => {
-        state.order = order.value;
-        overview.draw();
-        remember();
-      },
+  const overview = overviewOf(app);
+  const frame = frameOf(root, content, orders, overview.element, {
+    order(name) {
+      state.order = name;
+      overview.draw();
+      remember();
     },
-    option("", "layer by layer"),
-    ...Object.entries(orders).map(([name, title]) => option(name, title)),
-  );
-  const shownReading = make(
-    "select",
-    { class: "reading", onchange: () => changeReading(Number(shownReading.value)) },
-    ...readings.map((name, i) => option(i, name)),
-  );
-  const beside = make(
-    "select",
-    { class: "beside", onchange: () => compare(beside.value) },
-    option("", "nothing"),
-    option("pin", "this head, pinned"),
-    ...(readings.length > 1 ? readings.map((name, i) => option(i, name)) : []),
-  );
-  const find = make("input", {
-    class: "find",
-    type: "search",
-    placeholder: "token",
-    autocomplete: "off",
-    oninput: () => search(0),
-    onkeydown: searchKeys,
+    reading: (reading) => changeReading(reading),
+    beside: (what) => compare(what),
+    search: (by) => search(by),
+    letGo: () => letGo(),
+    theme: () => toggleTheme(),
   });
-  const count = make("output", { class: "count" });
-  const overview = overviewOf(app),
-    stage = make("div", { class: "panels" });
-  const help = make(
-    "details",
-    { class: "help" },
-    make("summary", {}, "keys"),
-    ...HELP.map(([key, does]) => make("span", {}, make("kbd", {}, key), ` ${does}`)),
-  );
-  const legend = make("canvas", { width: 256, height: 1, "aria-hidden": "true" });
-  root.replaceChildren(
-    make(
-      "header",
-      {},
-      make("h1", {}, content.title),
-      ...(readings.length > 1 ? [make("label", {}, "reading ", shownReading)] : []),
-      make("label", {}, "order ", order),
-      make("label", {}, "beside ", beside),
-      make("label", {}, "find ", find, count),
-      make("button", { class: "theme", title: "light or dark (t)", onclick: () => toggleTheme() }, "◐"),
-    ),
-    make("main", {}, overview.element, stage),
-    make("footer", {}, make("span", { class: "legend" }, "weight 0", legend, "1, by its square root"), help),
-  );
-  root.classList.add("manyheads");
-  root.lang = "en";
+  const { order, beside, find, count, stage } = frame;
 
   // ---- what follows from a choice
   const others = () =>
@@ -178,7 +119,7 @@ export async function explore(root, content, bytes, host) {
       stage.replaceChildren(...panels.map((each) => each.element));
       stage.dataset.count = panels.length;
     }
-    shownReading.value = app.reading(app.head());
+    frame.reading.value = app.reading(app.head());
     beside.value = state.pin != null ? "pin" : (state.against ?? "");
     overview.mark();
     update();
@@ -200,7 +141,7 @@ export async function explore(root, content, bytes, host) {
       1,
       256,
     );
-    legend.getContext("2d").drawImage(ramp, 0, 0);
+    frame.legend.getContext("2d").drawImage(ramp, 0, 0);
     for (const panel of panels) panel.repaint();
     overview.draw();
     drawPanels();
@@ -270,14 +211,6 @@ export async function explore(root, content, bytes, host) {
     if (after != null) follow();
     remember();
   }
-  function searchKeys(event) {
-    if (event.key === "Enter") search(event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") {
-      letGo();
-      find.blur();
-    }
-    event.stopPropagation();
-  }
   function letGo() {
     Object.assign(state, { locked: false, key: null, found: "" });
     find.value = count.textContent = "";
@@ -307,7 +240,7 @@ export async function explore(root, content, bytes, host) {
       if (readings.length > 1) changeReading((app.reading(app.head()) + 1) % readings.length);
     },
     "?": () => {
-      help.open = !help.open;
+      frame.help.open = !frame.help.open;
     },
   };
   const onKey = (event) => {
