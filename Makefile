@@ -12,7 +12,7 @@ WHEEL_DEPS := $(CLEAN)/.installed
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: demo test test-long bench gpu-check docs lint types tests wheel clean
+.PHONY: demo test test-long browser bench gpu-check docs lint types tests wheel clean
 .NOTPARALLEL:
 
 demo: $(INSTALLED)
@@ -23,6 +23,12 @@ test: lint types tests wheel
 
 test-long: $(PEERS)
 	@$(PYTEST) -n $(WORKERS) -m long tests
+
+# The distribution's Chromium, in which the explorer of lens/ is tested; without it those tests skip.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	  run="$$(test "$$(id -u)" = 0 || echo sudo)"; \
+	  $$run apt-get -qq update && $$run apt-get -qq install -y --no-install-recommends chromium; }
 
 bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks

@@ -154,6 +154,20 @@ def test_every_ending_writes_what_it_says(file, tmp_path, capsys):
     assert picture.read_text("utf-8").startswith("<?xml")
 
 
+def test_another_text_stands_beside_the_first_on_the_page_and_nowhere_else(file, tmp_path, capsys):
+    page = tmp_path / "two.html"
+    arguments = ["look", f"{file}:reader", "a cat", "--beside", "a dog!"]
+    assert main([*arguments, "--out", str(page)]) == 0
+    content = page.read_text("utf-8").split('id="content">')[1].split("</script>")[0]
+    told = json.loads(content)
+    assert told["readings"] == ["a cat", "a dog!"]
+    assert ["".join(text) for text in told["texts"]] == ["a␣cat", "a␣dog!"]
+    assert [layer["reading"] for layer in told["layers"]] == [0, 1]
+    capsys.readouterr()
+    assert main([*arguments, "--out", str(tmp_path / "two.csv")]) == 2
+    assert "--beside must have a page to stand on" in capsys.readouterr().err
+
+
 def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
