@@ -1,5 +1,6 @@
 """Heads that look at a place: the token before, the first token, the token itself."""
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -65,5 +66,7 @@ def sink_mass(call: Statistics, keys: Bool[Tensor, "*batch kv_len"] | None = Non
     keys = keys.to(kv.device)
     sinks = keys if keys.ndim == 2 else keys[None]
     # A query is a sink where its position is that of one.
-    is_sink = ((q[:, :, None] == kv[:, None]) & sinks[:, None]).any(dim=-1)
+    batch = max(len(q), len(kv), len(sinks))
+    of_sequence = zip(*(x.expand(batch, -1) for x in (q, kv, sinks)), strict=True)
+    is_sink = torch.stack([torch.isin(own, there[each]) for own, there, each in of_sequence])
     return over_queries(call, call.mass(keys if keys.shape[0] > 1 else keys[0]), ~is_sink)
