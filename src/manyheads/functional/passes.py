@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Met:
         return (self.scores - self._total[..., None]).exp_()
 
 
+@runtime_checkable
 class Question(Protocol[Answer]):
     """What is to be told of a call's weights: one meets all its pieces, then has an answer."""
 

@@ -65,8 +65,9 @@ def sink_mass(call: Statistics, keys: Bool[Tensor, "*batch kv_len"] | None = Non
         keys = kv == kv.amin(dim=-1, keepdim=True)
     keys = keys.to(kv.device)
     sinks = keys if keys.ndim == 2 else keys[None]
-    # A query is a sink where its position is that of one.
-    batch = max(len(q), len(kv), len(sinks))
-    of_sequence = zip(*(x.expand(batch, -1) for x in (q, kv, sinks)), strict=True)
-    is_sink = torch.stack([torch.isin(own, there[each]) for own, there, each in of_sequence])
+    # A query is a sink where its position is that of one. Sequence by sequence, because all pairs
+    # of a long text would be a gigabyte.
+    count = max(len(q), len(kv), len(sinks))
+    each = zip(*(of.expand(count, -1) for of in (q, kv, sinks)), strict=True)
+    is_sink = torch.stack([torch.isin(own, there[chosen]) for own, there, chosen in each])
     return over_queries(call, call.mass(keys if keys.shape[0] > 1 else keys[0]), ~is_sink)
