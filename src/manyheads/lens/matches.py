@@ -96,12 +96,15 @@ def copies(call: Statistics, tokens: Tensor, behind: int) -> Copies:
     tokens = (tokens if tokens.ndim == 2 else tokens[None]).to(kv.device)
     queries = _at(tokens, kv, q)
     keys = _at(tokens, kv, kv - behind)
+    # All pairs are compared, which takes half as long in half the bits. What is no token, below 0,
+    # is like nothing.
+    like = queries.where(queries >= 0, -2), keys.where(keys >= 0, -1)
+    own, there, q_pos, kv_pos = (x.int() for x in (*like, q, kv))
 
     def pairs(sequence: slice, rows: slice, columns: slice) -> Tensor:
-        own, there = _of(queries, sequence)[:, rows], _of(keys, sequence)[:, columns]
-        earlier = _of(q, sequence)[:, rows, None] > _of(kv, sequence)[:, None, columns]
-        same = (own[:, :, None] == there[:, None]) & (there >= 0)[:, None]
-        return (same & earlier)[:, None]
+        same = _of(own, sequence)[:, rows, None] == _of(there, sequence)[:, None, columns]
+        earlier = _of(q_pos, sequence)[:, rows, None] > _of(kv_pos, sequence)[:, None, columns]
+        return same.logical_and_(earlier)[:, None]
 
     return Copies(pairs, _first_place(queries, keys, kv) < q)
 
