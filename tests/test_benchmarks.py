@@ -127,13 +127,15 @@ def test_the_growth_of_a_window_is_read_off_its_rows() -> None:
 def test_the_speed_of_writing_is_judged_by_its_lower_end() -> None:
     def row(dtype: str, batch: int, low: float) -> dict[str, object]:
         return {
-            "dtype": dtype,
+            "cell": f"llama, {dtype}, batch {batch}",
             "batch": batch,
             "better / ours": {"median": 2, "low": low, "high": 3},
+            "reading weights / ours": 0.4 * low,
         }
 
     rows = [row("fp32", 1, 1.3), row("fp32", 8, 1.5), row("bf16", 1, 2.0)]
-    assert [goal.kept for goal in generate.judge(rows)] == [True, False, True, None, None]
+    verdicts = [goal.kept for goal in generate.judge(rows)]
+    assert verdicts == [True, False, True, None, False, None]  # 0.52 of the 0.7 is too little
 
 
 def test_a_window_is_flat_in_time_and_memory_or_not() -> None:

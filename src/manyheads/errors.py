@@ -10,7 +10,7 @@ of this package catches them as it would expect.
 d_model must be divisible by num_heads; got d_model=10, num_heads=4.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from difflib import get_close_matches
 
 
@@ -70,7 +70,17 @@ class MaskWarning(UserWarning):
     """A mask that is legal and probably not what was meant."""
 
 
-def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
+def is_named(name: object, names: Container[str]) -> bool:
+    """Whether there is something of this name; whatever is no text names nothing.
+
+    Example:
+        >>> is_named("relu", {"relu": 1}), is_named(["relu"], {"relu": 1})
+        (True, False)
+    """
+    return isinstance(name, str) and name in names
+
+
+def nearest(name: object, names: Iterable[str], otherwise: str) -> str:
     """The end of an error about a wrong name: the right one if it is near, else what to do.
 
     Example:
@@ -79,5 +89,5 @@ def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
         >>> nearest("?", ["Causal", "Window"], "Choose one.")
         'Choose one.'
     """
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name, names, n=1) if isinstance(name, str) else []
     return f"Did you mean {near[0]!r}?" if near else otherwise

@@ -8,6 +8,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import (
+    BackendError,
     CacheError,
     DeviceError,
     DTypeError,
@@ -17,6 +18,7 @@ from manyheads.errors import (
     PositionError,
     ShapeError,
 )
+from manyheads.layers.norm import norm_of
 from manyheads.masks import bind
 
 FORM = re.compile(r"must .+[;:] .*got .+\. [A-Z].+[.)]$", re.DOTALL)
@@ -159,6 +161,14 @@ REFUSED: dict[str, tuple[type[ManyheadsError], str, Callable[[], object]]] = {
     "encoder with a decoder's cache": (
         CacheError, "cache must be one of manyheads.cache; got cache=LayerCache",
         lambda: mh.EncoderLayer(8, 2, 8)(x(), cache=mh.LayerCache.new())),
+    "an activation that is no text": (
+        OptionError, r"activation must be one of .*got activation=\['relu'\]",
+        lambda: mh.FeedForward(8, 8, activation=["relu"])),
+    "a norm that is no text": (OptionError, r"a norm must be 'layer' or 'rms'; got \['rms'\]",
+                               lambda: norm_of(["rms"])),
+    "a backend that is no text": (
+        BackendError, r"backend must be one of .*got backend=\['fused'\]",
+        lambda: mh.attention(*[torch.zeros(1, 1, 2, 4)] * 3, backend=["fused"])),
 }  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import manyheads as mh
 from manyheads.cache import BlockPool, Cache
 from manyheads.errors import CacheError, OptionError
+from manyheads.layers import skinny
+from manyheads.layers.copies import Copies
 from manyheads.models.quick import QuickDecoder, quick_form
 
 LLAMA = mh.DecoderConfig.preset("tiny")
@@ -108,6 +110,28 @@ def test_half_precision_differs_by_its_rounding(style: str, dtype: torch.dtype) 
     assert found.dtype == dtype
     mistake = (plain.double() - wanted).norm()
     assert (found.double() - wanted).norm() <= 2 * mistake
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("style", ["llama", "gpt", "qwen"])
+def test_weights_in_another_order_say_the_same(
+    style: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last order there is always gains, from the second step on.
+    for name, value in (("PATIENCE", 2), ("_ORDERS", {}), ("_COPIES", Copies())):
+        monkeypatch.setattr(skinny, name, value)
+    monkeypatch.setattr(skinny, "fastest", lambda calls: len(calls) - 1)
+    decoder = model(STYLES[style], dtype)
+    exact = copy.deepcopy(decoder).double()
+    form, caches, others = quick(decoder), decoder.new_caches(), exact.new_caches()
+    decoder(TOKENS, caches=caches), exact(TOKENS, caches=others)
+    for _ in range(4):
+        found, wanted = form(TOKENS[:, :1], caches), exact(TOKENS[:, :1], caches=others)
+    assert form.output._copies and all(layer.inward._copies for layer in form.layers)
+    size = wanted.abs().max()
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.1, torch.float16: 0.01}[dtype]
+    assert (found.double() - wanted).abs().max() <= tolerance * size
 
 
 @pytest.mark.parametrize("kind", KINDS)

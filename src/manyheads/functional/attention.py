@@ -5,7 +5,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, is_named
 from manyheads.functional.call import prepare
 from manyheads.functional.choose import Auto
 from manyheads.functional.reference import (
@@ -217,7 +217,7 @@ def attention_scores(
         tensor([[[[2., -inf],
                   [2., 2.]]]])
     """
-    if stage not in STAGES:
+    if not is_named(stage, STAGES):
         raise OptionError(
             f"stage must be one of {', '.join(STAGES)}; got stage={stage!r}. They follow one "
             f"another in this order."

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manyheads.errors import BackendError
+from manyheads.errors import BackendError, is_named
 from manyheads.functional.bias import PlacedBias
 from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
@@ -60,7 +60,7 @@ def choose(call: Call, backend: str | Auto) -> Backend:
                 return candidate
     if isinstance(backend, Auto):
         return _within_bounds(call) if backend.never_quadratic else choose(call, "auto")
-    if backend not in BACKENDS:
+    if not is_named(backend, BACKENDS):
         raise BackendError(
             f"backend must be one of auto, {', '.join(BACKENDS)}; got backend={backend!r}. "
             f"Ask explain(...) which can do the call."

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, is_named
 from manyheads.functional.attention import K, Output, Q, V
 from manyheads.functional.precision import full_precision
 from manyheads.functional.running_sums import RunningSums, attend_by_features
@@ -145,7 +145,7 @@ def _of_keys(make: Callable[[Tensor], Tensor], call: Simple) -> Tensor:
 def _features(feature: Feature) -> Callable[[Tensor], Tensor]:
     if callable(feature):
         return feature
-    if feature not in FEATURES:
+    if not is_named(feature, FEATURES):
         raise OptionError(
             f"feature must be one of {', '.join(FEATURES)}, or a function; got "
             f"feature={feature!r}. A function takes and returns (batch, heads, length, any)."

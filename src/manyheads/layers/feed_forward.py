@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, is_named
 from manyheads.layers.initialise import Init, initialise
 from manyheads.shapes import check_count, check_probability
 
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
         super().__init__()
         check_count("d_model", d_model)
         check_count("d_hidden", d_hidden)
-        if activation not in ACTIVATIONS:
+        if not is_named(activation, ACTIVATIONS):
             raise OptionError(
                 f"activation must be one of {', '.join(ACTIVATIONS)}; got "
                 f"activation={activation!r}. Choose one."

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, is_named
 
 NormKind = Literal["layer", "rms"]
 
@@ -32,7 +32,7 @@ NORMS: dict[str, type[RMSNorm] | type[LayerNorm]] = {"layer": LayerNorm, "rms": 
 
 def norm_of(kind: str) -> type[RMSNorm] | type[LayerNorm]:
     """The norm of this name."""
-    if kind not in NORMS:
+    if not is_named(kind, NORMS):
         raise OptionError(
             f"a norm must be 'layer' or 'rms'; got {kind!r}. GPT-2 has 'layer', Llama 'rms'."
         )

@@ -1,81 +1,131 @@
-"""Products of few rows with a large matrix, by the way that was measured the fastest here.
+"""Products of few rows with large matrices, by the way that was measured the fastest here.
 
 A step of decoding is little else. What is fastest hangs on the processor, the dtype and the shape,
 and no rule says it well: half or twice the time of ``F.linear`` are common.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.layers.copies import ORDERS, Copies, Copy, Map, Order, can_be_copied
+
 MOST_ROWS = 32
 """Up to here a product is skinny: to read the matrix costs more than to compute with it."""
+
+PATIENCE = 16
+"""Calls after which a map is worth a copy in another order, if that gains."""
 
 Way = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x (rows, in_features), weight (out_features, in_features) and bias to (rows, out_features)."""
 
 
 class Skinny:
-    """A linear map of few rows, without gradients, on the CPU.
+    """One linear map of few rows, or several side by side, without gradients, on the CPU.
 
     The first call of a shape times each way on its own arguments, and the fastest serves that shape
-    as long as the process lives. Ways differ by rounding, and none keeps a copy of the weight.
+    as long as the process lives. So does, after some calls, a `Copy` of the weights in another
+    order where it gains. Ways differ by rounding, and a change of a weight in place is seen.
 
     Args:
-        weight: (out_features, in_features).
-        bias: (out_features,), if any.
+        maps: A weight (out_features, in_features) and a bias (out_features,), if any, of each.
 
     Example:
         >>> import torch
         >>> from manyheads.layers.skinny import Skinny
         >>> weight, x = torch.randn(64, 32), torch.randn(8, 32)
-        >>> torch.allclose(Skinny(weight)(x), x @ weight.t(), atol=1e-5)
+        >>> torch.allclose(Skinny((weight, None))(x), x @ weight.t(), atol=1e-5)
         True
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight, self.bias = weight, bias
-        self._ways: dict[int, Way] = {}
+    def __init__(self, *maps: Map) -> None:
+        self.maps = maps
+        self._ways: dict[int, list[Way]] = {}
+        self._calls: dict[int, int] = {}
+        self._copies: dict[int, Copy] = {}
 
     def __call__(self, x: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-        """The map of each row."""
-        rows = x.shape[0]
-        if rows not in self._ways:
-            self._ways[rows] = _known_way(x, self.weight, self.bias)
-        return self._ways[rows](x, self.weight, self.bias)
+        """The maps of each row side by side, in the dtype of x: that of the weights, or wider."""
+        # Numbers of rows of one size share an answer, so that a changing batch is soon known.
+        size = (x.shape[0] - 1).bit_length()
+        copy = self._copies.get(size)
+        if copy is not None and copy.is_new(self.maps):
+            return copy(x)
+        calls = self._calls[size] = self._calls.get(size, 0) + 1
+        if calls in (1, PATIENCE):
+            self._look(x, size, may_copy=calls == PATIENCE)
+        return self._plain(x, size)
+
+    def _plain(self, x: Tensor, size: int) -> Tensor:
+        narrow = x.to(self.maps[0][0].dtype)
+        products = [
+            way(narrow, *each) for way, each in zip(self._ways[size], self.maps, strict=True)
+        ]
+        return (products[0] if len(products) == 1 else torch.cat(products, dim=1)).to(x.dtype)
+
+    def _look(self, x: Tensor, size: int, *, may_copy: bool) -> None:
+        """Choose the ways of the first call, and a copy for those to come."""
+        if size not in self._ways:
+            narrow = x.to(self.maps[0][0].dtype)
+            self._ways[size] = [_known_way(narrow, size, *each) for each in self.maps]
+        if x.dtype != torch.float32 or not can_be_copied(self.maps):
+            return
+        key = _key(size, *(weight for weight, _ in self.maps))
+        if key not in _ORDERS and may_copy and _COPIES.has_room(self.maps):
+            _ORDERS[key] = self._best_order(x, size)
+        order = _ORDERS.get(key)
+        if order is not None:
+            copy = _COPIES.find(self.maps, order)
+            if copy is None and may_copy:
+                copy = _COPIES.make(self.maps, order)
+            if copy is not None:
+                self._copies[size] = copy
+
+    def _best_order(self, x: Tensor, size: int) -> Order | None:
+        fit = [order for order in ORDERS if all(order.fits(weight) for weight, _ in self.maps)]
+        copies = (partial(Copy(self.maps, order), x) for order in fit)
+        best = fastest([partial(self._plain, x, size), *copies])
+        return fit[best - 1] if best else None
 
 
 _WAYS: dict[tuple[object, ...], Way] = {}
+_ORDERS: dict[tuple[object, ...], Order | None] = {}
+_COPIES = Copies()
 
 
-def _known_way(x: Tensor, weight: Tensor, bias: Tensor | None) -> Way:
-    # Numbers of rows of one size share an answer, so that a changing batch is soon known.
-    size = (x.shape[0] - 1).bit_length()
-    key = size, weight.shape, weight.stride(), weight.dtype, torch.get_num_threads()
+def _key(size: int, *weights: Tensor) -> tuple[object, ...]:
+    layout = tuple((weight.shape, weight.stride(), weight.dtype) for weight in weights)
+    return size, layout, torch.get_num_threads()
+
+
+def _known_way(x: Tensor, size: int, weight: Tensor, bias: Tensor | None) -> Way:
+    key = _key(size, weight)
     if key not in _WAYS:
-        _WAYS[key] = fastest(ways(weight.dtype), x, weight, bias)
+        known = ways(weight.dtype)
+        _WAYS[key] = known[fastest([partial(way, x, weight, bias) for way in known])]
     return _WAYS[key]
 
 
 def ways(dtype: torch.dtype) -> list[Way]:
-    """The ways there are, torch's own first."""
+    """The ways without a copy, torch's own first."""
     return [F.linear, _turned, _widened] if dtype.itemsize < 4 else [F.linear, _turned]
 
 
-def fastest(ways: list[Way], x: Tensor, weight: Tensor, bias: Tensor | None) -> Way:
-    """The fastest way; the first one unless another surely gains, so that ties are no lottery."""
-    least = [float("inf")] * len(ways)
+def fastest(calls: Sequence[Callable[[], object]]) -> int:
+    """The fastest call; the first unless another surely gains, so that ties are no lottery."""
+    least = [float("inf")] * len(calls)
     for _ in range(4):  # in turns, so that whatever else is running disturbs all of them
-        for index, way in enumerate(ways):
+        for index, call in enumerate(calls):
             start = time.perf_counter()
-            way(x, weight, bias)
+            call()
             least[index] = min(least[index], time.perf_counter() - start)
-    best = min(range(len(ways)), key=least.__getitem__)
-    return ways[best] if least[best] < _GAIN * least[0] else ways[0]
+    best = min(range(len(calls)), key=least.__getitem__)
+    return best if least[best] < _GAIN * least[0] else 0
 
 
 _GAIN = 0.85

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, is_named
 from manyheads.lens.heatmap import FRAME, MARK
 from manyheads.lens.labels import label
 from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings, save, write
@@ -55,7 +55,7 @@ def draw_profiles(
             "summarize_heads."
         )
     for measure in measures:
-        if measure not in MEASURES or any(getattr(head, measure) is None for head in heads):
+        if not is_named(measure, MEASURES) or any(getattr(head, measure) is None for head in heads):
             raise OptionError(
                 f"measures must be known of all heads; got {measure!r}. Choose of "
                 f"{', '.join(MEASURES)}; duplicate and induction want tokens=... in "

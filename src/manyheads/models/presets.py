@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from manyheads.errors import OptionError, nearest
+from manyheads.errors import OptionError, is_named, nearest
 from manyheads.models.decoder_config import DecoderConfig
 from manyheads.positions import Llama3Scaling
 
@@ -80,7 +80,7 @@ PRESETS: dict[str, DecoderConfig] = {
 
 def preset(name: str) -> DecoderConfig:
     """The config of this name."""
-    if name not in PRESETS:
+    if not is_named(name, PRESETS):
         hint = nearest(name, PRESETS, "Choose one.")
         raise OptionError(f"a preset must be one of {', '.join(PRESETS)}; got {name!r}. {hint}")
     return PRESETS[name]

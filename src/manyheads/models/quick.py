@@ -11,6 +11,7 @@ from manyheads.cache import Cache, CrossCache, RingCache
 from manyheads.functional import attention
 from manyheads.layers import Block, FeedForward, MultiHeadAttention, Residual
 from manyheads.layers.bare import Bare, NotBareError
+from manyheads.layers.copies import versions
 from manyheads.layers.feed_forward import ACTIVATIONS
 from manyheads.layers.norm import LayerNorm, RMSNorm
 from manyheads.layers.skinny import MOST_ROWS, Skinny
@@ -24,8 +25,9 @@ from manyheads.positions.turn import Turn
 class QuickDecoder:
     """The steps of a `Decoder` after its prompt, without gradients, on the CPU.
 
-    It computes what the model computes, but for rounding, from the model's own weights, of which it
-    holds no copy; a change in place is seen at once.
+    It computes what the model computes, but for rounding, from the model's own weights or, after
+    some steps, from a `Copy` of them that is read faster; a change in place is seen at once. What
+    passes from layer to layer is in fp32 at least.
 
     Args:
         model: The decoder.
@@ -39,10 +41,11 @@ class QuickDecoder:
         self.model = bare.module(model, Decoder)
         blocks = bare.part(model, "layers", nn.ModuleList)
         self.layers = [_layer(bare, bare.part(blocks, name, Block)) for name in blocks._modules]
+        self.norm = _norm(bare, bare.part(model, "norm", RMSNorm, LayerNorm))
         output = bare.weights(bare.part(model.embedding, "tokens", nn.Embedding))
         if model.output is not None:
             output = bare.weights(bare.part(model, "output", nn.Linear))
-        self.output = Skinny(*output)
+        self.output = Skinny(output)
 
     def serves(self, tokens: Tensor, caches: Sequence[Cache]) -> bool:
         """Whether nobody could tell this from a call of the model."""
@@ -51,8 +54,8 @@ class QuickDecoder:
             and not torch.is_grad_enabled()
             and is_plain_call(tokens)
             and not torch.is_autocast_enabled("cpu")
-            and self._bare.dtype is self.output.weight.dtype
-            and self.output.weight.is_cpu
+            and self._bare.dtype is self.output.maps[0][0].dtype
+            and self.output.maps[0][0].is_cpu
             and self._bare.holds()
             and all(map(_keeps_a_text, caches))
         )
@@ -61,11 +64,12 @@ class QuickDecoder:
         """Logits of each token that follows one of these, (batch, length, vocab_size)."""
         x, bound = self.model.begin(tokens, caches=caches)
         assert bound is not None
-        step, shape, x = _Step(bound), tokens.shape, x.flatten(0, 1)
+        step, dtype = _Step(bound), x.dtype
+        x = x.flatten(0, 1).to(torch.promote_types(dtype, torch.float32))
         with self.model.serving(caches):
             for layer, cache in zip(self.layers, caches, strict=True):
                 x = layer.read(x, cache, step)
-        return self.output(self.model.norm(x)).view(*shape, -1)
+        return self.output(self.norm(x)).to(dtype).view(*tokens.shape, -1)
 
 
 def quick_form(model: object) -> QuickDecoder | None:
@@ -78,21 +82,30 @@ def quick_form(model: object) -> QuickDecoder | None:
         return None
 
 
-class _Norm(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-    least: Tensor | None
+class _Norm:
+    """A norm of rows, in few calls; its weight is read in the dtype of the stream."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float, *, centred: bool) -> None:
+        self.eps, self.centred, self.given = eps, centred, (weight, bias)
+        self.weight, self.bias, self.least = weight, bias, weight
+        self._seen: list[tuple[object, int]] = []
 
     def __call__(self, x: Tensor) -> Tensor:
-        n = x.shape[1]
-        if self.least is None:
-            return F.layer_norm(x, (n,), self.weight, self.bias, self.eps)
+        if self._seen != (now := versions(self.given)):
+            self._seen = now
+            self._read(x.dtype)
+        if self.centred:
+            return F.layer_norm(x, x.shape[1:], self.weight, self.bias, self.eps)
         # Torch's own takes twice as many calls: sqrt(n) x / sqrt(|x|^2 + n eps).
-        wide = x if x.element_size() >= 4 else x.float()
-        length = torch.linalg.vector_norm(wide, dim=1, keepdim=True).hypot_(self.least)
-        normal = wide.div(length).mul_(self.weight).mul_(n**0.5)
-        return normal if wide is x else normal.to(x.dtype)
+        length = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(self.least)
+        return x.div(length).mul_(self.weight)
+
+    def _read(self, dtype: torch.dtype) -> None:
+        weight, bias = self.given
+        n, wide = len(weight), weight.detach().to(dtype)
+        self.weight = wide if self.centred else wide * n**0.5
+        self.bias = None if bias is None else bias.detach().to(dtype)
+        self.least = torch.tensor((n * self.eps) ** 0.5, dtype=dtype)
 
 
 class _Step:
@@ -134,34 +147,36 @@ class _Step:
 class _Layer(NamedTuple):
     attention: MultiHeadAttention
     attention_norm: _Norm
-    q: Skinny
-    k: Skinny
-    v: Skinny
+    inward: Skinny  # queries, keys and values
     out: Skinny
     rotary: Rotary | None
     thought_norm: _Norm
-    gate: Skinny | None
-    up: Skinny
+    up: Skinny  # behind the gate, if there is one
     down: Skinny
+    gated: bool
     activation: str
 
     def read(self, x: Tensor, cache: Cache, step: _Step) -> Tensor:
         """The stream after this layer."""
         x = x + self._attend(self.attention_norm(x), cache, step)
-        y, bend = self.thought_norm(x), ACTIVATIONS[self.activation]
-        hidden = bend(self.up(y)) if self.gate is None else bend(self.gate(y)).mul_(self.up(y))
-        return x + self.down(hidden)
+        hidden, bend = self.up(self.thought_norm(x)), ACTIVATIONS[self.activation]
+        if self.gated:
+            gate, up = hidden.chunk(2, dim=1)
+            return x + self.down(bend(gate).mul_(up))
+        return x + self.down(bend(hidden))
 
     def _attend(self, x: Tensor, cache: Cache, step: _Step) -> Tensor:
-        layer, length = self.attention, step.bound.q.length
-        # Queries and keys are turned together, for half the calls.
-        both = _split(torch.cat((self.q(x), self.k(x)), dim=1), length, layer.head_dim)
+        layer, dtype = self.attention, self.out.maps[0][0].dtype
+        heads = _split(self.inward(x), step.bound.q.length, layer.head_dim)
+        both, v = heads.split_with_sizes(
+            (layer.num_heads + layer.num_kv_heads, layer.num_kv_heads), dim=1
+        )
         if self.rotary is not None:
             both = step.turn(self.rotary, both)
-        q, k = both.split_with_sizes((layer.num_heads, layer.num_kv_heads), dim=1)
-        k, v, keys = cache.append(k, _split(self.v(x), length, layer.head_dim), step.bound.kv)
+        q, k = both.to(dtype).split_with_sizes((layer.num_heads, layer.num_kv_heads), dim=1)
+        k, v, keys = cache.append(k, v.to(dtype), step.bound.kv)
         mixed = _mix(q, k, v, step.among(keys), layer)
-        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1))
+        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1).to(x.dtype))
 
 
 def _split(x: Tensor, length: int, head_dim: int) -> Tensor:
@@ -190,39 +205,36 @@ def _layer(bare: Bare, block: Block) -> _Layer:
     bare.part(layer, "output_dropout", nn.Dropout)
     bare.part(thought, "dropout", nn.Dropout)
 
-    def linear(module: nn.Module, name: str) -> Skinny:
-        return Skinny(*bare.weights(bare.part(module, name, nn.Linear)))
+    def linear(module: nn.Module, *names: str) -> Skinny:
+        return Skinny(*(bare.weights(bare.part(module, name, nn.Linear)) for name in names))
 
+    gated = thought.gate is not None
     rotary = None if layer.rotary is None else bare.part(layer, "rotary", Rotary)
     if rotary is not None and (rotary.depends_on_length or rotary.axes is not None):
         raise NotBareError("a rotary must turn keys once; got another. Call the model itself.")
     return _Layer(
         layer,
-        _norm(bare, bare.part(block, "attention_residual", Residual)),
-        linear(layer, "q_proj"),
-        linear(layer, "k_proj"),
-        linear(layer, "v_proj"),
+        _norm_of(bare, bare.part(block, "attention_residual", Residual)),
+        linear(layer, "q_proj", "k_proj", "v_proj"),
         linear(layer, "out_proj"),
         rotary,
-        _norm(bare, bare.part(block, "feed_forward_residual", Residual)),
-        None if thought.gate is None else linear(thought, "gate"),
-        linear(thought, "up"),
+        _norm_of(bare, bare.part(block, "feed_forward_residual", Residual)),
+        linear(thought, *(("gate", "up") if gated else ("up",))),
         linear(thought, "down"),
+        gated,
         thought.activation,
     )
 
 
-def _norm(bare: Bare, residual: Residual) -> _Norm:
+def _norm_of(bare: Bare, residual: Residual) -> _Norm:
     bare.part(residual, "dropout", nn.Dropout)
-    norm = bare.part(residual, "norm", RMSNorm, LayerNorm)
-    weight, bias = bare.weights(norm)
-    least = None
-    if isinstance(norm, RMSNorm):
-        if norm.eps is None:
-            raise NotBareError("a norm must have its eps; got eps=None. Call the model itself.")
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        least = torch.tensor((weight.numel() * norm.eps) ** 0.5, dtype=dtype)
-    return _Norm(weight, bias, norm.eps, least)
+    return _norm(bare, bare.part(residual, "norm", RMSNorm, LayerNorm))
+
+
+def _norm(bare: Bare, norm: RMSNorm | LayerNorm) -> _Norm:
+    if norm.eps is None:
+        raise NotBareError("a norm must have its eps; got eps=None. Call the model itself.")
+    return _Norm(*bare.weights(norm), norm.eps, centred=isinstance(norm, LayerNorm))
 
 
 def _keeps_a_text(cache: Cache) -> bool:

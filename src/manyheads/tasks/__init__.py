@@ -4,7 +4,7 @@ A new task is one file and one line in ``TASKS``; the laws of every task, the co
 the trainer walk this table.
 """
 
-from manyheads.errors import OptionError
+from manyheads.errors import OptionError, is_named
 from manyheads.tasks.addition import Addition
 from manyheads.tasks.base import Example, Split, SplitName, Task, home
 from manyheads.tasks.copy import Copy
@@ -48,7 +48,7 @@ def find_task(name: str) -> type[Task]:
         >>> find_task("copy")(max_length=5).max_length
         5
     """
-    if name not in TASKS:
+    if not is_named(name, TASKS):
         raise OptionError(
             f"task must be one of {', '.join(TASKS)}; got task={name!r}. Pass one of these."
         )

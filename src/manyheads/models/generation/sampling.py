@@ -109,7 +109,8 @@ class Sampling:
         """
         if self.temperature == 0 and self.repetition_penalty is None:
             check_possible(logits)
-            return logits.argmax(dim=-1)
+            # torch finds the greatest of 16-bit numbers in four times the time of widened ones.
+            return (logits.float() if logits.dtype.itemsize < 4 else logits).argmax(dim=-1)
         if self.temperature == 0:
             return self._penalised(logits, seen).argmax(dim=-1)
         return draw_tokens(self.weights(logits, seen), draws)
