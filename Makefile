@@ -77,9 +77,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  "above, or all of it in .venv/pip.log. Mend that and run make again."; exit 1; }
 	@touch $@
 
-# Other people's packages, whose numbers ours are compared with.
+# Other people's packages, whose numbers ours are compared with. Two of them ask for versions of
+# packages that clash with those of constraints.txt, or for some that they do not need here.
 $(PEERS): $(INSTALLED)
-	@$(PIP) install --no-compile -c constraints.txt -e '.[peers]' > .venv/peers.log 2>&1 || { \
+	@{ $(PIP) install --no-compile -c constraints.txt -e '.[peers]' && \
+	  $(PIP) install --no-compile -c constraints.txt --no-deps attnread bertviz; } \
+	  > .venv/peers.log 2>&1 || { \
 	  tail -n 20 .venv/peers.log; echo "pip could not install the peers: see above."; exit 1; }
 	@touch $@
 

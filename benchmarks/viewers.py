@@ -1,13 +1,14 @@
 """Pages of all heads of one model, by us and by others, each made in a process of its own.
 
     pip install -e .[peers]
-    pip install --no-deps bertviz
+    pip install --no-deps attnread bertviz
 
 None of them is needed; a table says which are missing. Their functions are called as their own
 pages show, and with what they need: the weights of all layers, from the eager model.
 """
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -101,19 +102,24 @@ def make(viewer: str, length: int, path: Path, timeout: float) -> dict[str, floa
 
     Seconds go from the model to the file; bytes are those beyond what was loaded before.
     """
-    threads = str(torch.get_num_threads())
-    command = [sys.executable, "-m", "benchmarks.viewers", viewer, str(length), str(path), threads]
+    told = (viewer, str(length), str(path), str(torch.get_num_threads()))
+    command = [sys.executable, "-c", "from benchmarks.viewers import run; run()", *told]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return f"not done in {timeout:.0f} s"
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return lines[-1] if lines else f"ended by signal {-done.returncode}"
+        lacking = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", done.stderr)
+        if lacking:
+            return f"not installed: {lacking[1]}"
+        lines = done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"]
+        return lines[-1]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _main(viewer: str, length: str, path: str, threads: str) -> None:
+def run() -> None:
+    """Make the page that the command line asks for, and print what it took."""
+    viewer, length, path, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
     torch.manual_seed(1)
     # A text in which words come again, the frequent ones often, as in any text.
@@ -124,12 +130,8 @@ def _main(viewer: str, length: str, path: str, threads: str) -> None:
     clocks = time.perf_counter(), time.process_time()
     VIEWERS[viewer](ids, words, Path(path))
     wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-    print(json.dumps({"seconds": cpu, "wall": wall, "bytes": _most_held() - before}))
+    print(json.dumps({"seconds": wall, "CPU seconds": cpu, "bytes": _most_held() - before}))
 
 
 def _most_held() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

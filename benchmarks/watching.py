@@ -127,7 +127,7 @@ def _held(name: str, shape: str, length: int) -> float:
 
 
 def measure(plan: Plan) -> Iterator[Row]:
-    for shape, length in CELLS[:1] if plan.effort == "quick" else CELLS:
+    for shape, length in (("Llama", 128),) if plan.effort == "quick" else CELLS:
         cell = f"{shape} {length}"
         if cell in plan.done:
             continue
