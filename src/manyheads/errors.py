@@ -70,6 +70,10 @@ class MaskWarning(UserWarning):
     """A mask that is legal and probably not what was meant."""
 
 
+class ProbeWarning(UserWarning):
+    """Attention of which a part could not be seen."""
+
+
 def is_named(name: object, names: Container[str]) -> bool:
     """Whether there is something of this name; whatever is no text names nothing.
 

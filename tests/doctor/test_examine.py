@@ -2,17 +2,20 @@
 
 import copy
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy
 import pytest
 import torch
 from tests.museum.exhibit import LENGTH, WIDTH, WORDS, ids, stream
 from tests.museum.masks import Shifted, style
-from tests.museum.styles import Block, Fused, Matmul, Writer
+from tests.museum.styles import Block, Cross, Fused, Matmul, Writer
 from torch import Tensor, nn
 
 import manyheads as mh
-from manyheads.doctor import CHECKS, Facts, examine
+from manyheads.doctor import CHECKS, Facts, Sign, examine
+from manyheads.doctor.patient import Patient
 from manyheads.errors import ExamineError
 
 
@@ -96,6 +99,61 @@ def test_examining_leaves_everything_bit_identical() -> None:
     assert torch.is_grad_enabled()
 
 
+class Writes(nn.Module):
+    """Writes into its input, its buffer and itself, in eval too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = Fused(), 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen += 1
+        return self.layer(x.mul_(2))
+
+
+def test_what_a_model_writes_is_as_it_was_before() -> None:
+    model, x = Writes(), stream()
+    report = examine(model, x)
+    assert torch.equal(x, stream())
+    assert (model.calls, model.seen.item()) == (0, 0)
+    # Each question found the input that it was asked.
+    assert report.findings == ()
+
+
+def test_a_cache_in_the_example_is_not_filled() -> None:
+    layer, cache = mh.MultiHeadAttention(WIDTH, 4), mh.GrowingCache()
+    report = examine(layer, stream(), mask=mh.Causal(), cache=cache)
+    assert report.healthy, str(report)
+    assert report.facts.causal is True
+    assert cache.length == 0
+
+
+def test_frozen_weights_and_mixed_modes_stay_as_they_are() -> None:
+    model = Block(Fused(), dropout=0.1)
+    model.attention.requires_grad_(False)
+    model.feed_forward.eval()
+    modes = [each.training for each in model.modules()]
+    examine(model, stream())
+    assert [each.training for each in model.modules()] == modes
+    assert not any(weight.requires_grad for weight in model.attention.parameters())
+    assert all(weight.requires_grad for weight in model.feed_forward.parameters())
+
+
+def test_a_finding_that_does_not_repeat_is_none() -> None:
+    asked: list[int] = []
+
+    def once(patient: Patient) -> Iterator[Sign]:
+        asked.append(patient.seed)
+        if patient.seed == 0:
+            yield Sign("here", 1.0, "of one input", "none")
+
+    check = replace(CHECKS[0], look=once)
+    assert examine(Fused(), stream(), checks=[check]).verdict(check.code).says == "pass"
+    assert asked == [0, 1]
+
+
 def test_two_examinations_say_the_same() -> None:
     first, second = (examine(copy.deepcopy(MODEL), stream()).to_json() for _ in range(2))
     assert first == second
@@ -174,6 +232,15 @@ def test_a_quantised_model_is_examined_as_it_is() -> None:
     assert report.findings[0].number < 0.05
 
 
+class ForGPUs(nn.Module):
+    """Code that insists on its device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cuda":
+            raise RuntimeError("this kernel is for CUDA only")
+        return x
+
+
 @pytest.mark.parametrize(
     ("model", "args", "message"),
     [
@@ -183,12 +250,23 @@ def test_a_quantised_model_is_examined_as_it_is() -> None:
         (Fused(), (torch.randn(2, 5, 7),), "model must answer its example input; got RuntimeError"),
         (Writer(Fused()), (torch.randn(2, 5),), "It takes input_ids, attention_mask"),
         (nn.Embedding(4, 4), (torch.full((2, 3), 9),), "got IndexError"),
+        (
+            Cross(),
+            (torch.randn(2, 5, WIDTH),),
+            "It takes x, context, padding_mask, and was given x: give",
+        ),
         (torch.relu, (torch.randn(2, 3),), "model must be a torch.nn.Module; got model="),
     ],
 )
 def test_what_cannot_be_examined_is_told_why(model, args, message) -> None:
     with pytest.raises(ExamineError, match=message):
         examine(model, *args)
+
+
+def test_code_for_a_gpu_is_told_that_models_are_examined_on_the_cpu() -> None:
+    message = r"got .*CUDA.*examined on the CPU, and its code wants a GPU: give a variant for"
+    with pytest.raises(ExamineError, match=message):
+        examine(ForGPUs(), torch.randn(2, 5, 4))
 
 
 class OnlyIds(nn.Module):

@@ -50,9 +50,23 @@ def sound() -> dict[str, Tensor]:
     }
 
 
+def waves() -> dict[str, Tensor]:
+    return {"input_values": torch.randn(2, 200)}
+
+
 GROUPED = {**WORDS, **SPECIAL, "num_key_value_heads": 2}
+BY_TURNS = {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]}
 MODELS = {
     "BERT": (hf.BertModel, hf.BertConfig(**WORDS), text),
+    "RoBERTa": (hf.RobertaModel, hf.RobertaConfig(**WORDS, pad_token_id=1), text),
+    "ALBERT": (hf.AlbertModel, hf.AlbertConfig(**WORDS, embedding_size=16), text),
+    "DistilBERT": (
+        hf.DistilBertModel,
+        hf.DistilBertConfig(
+            vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=64, sep_token_id=2
+        ),
+        text,
+    ),
     "GPT-2": (
         hf.GPT2Model,
         hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, **SPECIAL),
@@ -94,9 +108,55 @@ MODELS = {
         ),
         sound,
     ),
+    "Conformer": (
+        hf.Wav2Vec2ConformerModel,
+        hf.Wav2Vec2ConformerConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            conv_dim=(16, 16),
+            conv_stride=(5, 2),
+            conv_kernel=(10, 3),
+            num_feat_extract_layers=2,
+            num_conv_pos_embeddings=8,
+            num_conv_pos_embedding_groups=2,
+            conv_depthwise_kernel_size=3,
+        ),
+        waves,
+    ),
     "Llama": (hf.LlamaModel, hf.LlamaConfig(**GROUPED), text),
+    "Qwen2": (hf.Qwen2Model, hf.Qwen2Config(**GROUPED), text),
     "Qwen3": (hf.Qwen3Model, hf.Qwen3Config(**GROUPED, head_dim=8), text),
     "Mistral": (hf.MistralModel, hf.MistralConfig(**GROUPED, sliding_window=3), text),
+    # A window and a view of all by turns; scales, norms of values and gates that mislead.
+    "Gemma-3": (
+        hf.Gemma3TextModel,
+        hf.Gemma3TextConfig(**GROUPED, **BY_TURNS, head_dim=8),
+        text,
+    ),
+    "Gemma-4": (
+        hf.Gemma4TextModel,
+        hf.Gemma4TextConfig(**GROUPED, **BY_TURNS, head_dim=8),
+        text,
+    ),
+    "Qwen3-Next": (
+        hf.Qwen3NextModel,
+        hf.Qwen3NextConfig(
+            **{**GROUPED, "num_hidden_layers": 3},
+            head_dim=8,
+            layer_types=["full_attention", "linear_attention", "full_attention"],
+            linear_num_value_heads=2,
+            linear_num_key_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+        ),
+        text,
+    ),
     # These have no fused form, for a softcap, sinks, and arithmetic of their own.
     "Gemma-2": (hf.Gemma2Model, hf.Gemma2Config(**GROUPED, head_dim=8), text),
     "GPT-OSS": (
@@ -116,6 +176,7 @@ MODELS = {
         hf.XLNetConfig(vocab_size=50, d_model=32, n_layer=2, n_head=4, d_inner=64),
         text,
     ),
+    "BigBird": (hf.BigBirdModel, hf.BigBirdConfig(**WORDS, attention_type="original_full"), text),
     "DeBERTa-v2": (
         hf.DebertaV2Model,
         hf.DebertaV2Config(**WORDS, relative_attention=True, pos_att_type=["p2c", "c2p"]),
@@ -214,6 +275,52 @@ def test_another_model_of_the_same_kind_is_left_alone():
         watched(**inputs)
         other(**inputs)
     assert len(calls) == 2
+
+
+@torch.no_grad()
+def test_both_maps_of_differential_heads_are_seen_as_they_are_and_not_their_difference():
+    config = hf.DiffLlamaConfig(**GROUPED, head_dim=8)
+    watched = hf.DiffLlamaModel._from_config(config, attn_implementation="sdpa").eval()
+    written = hf.DiffLlamaModel._from_config(config, attn_implementation="eager").eval()
+    written.load_state_dict(watched.state_dict())
+    inputs = text()
+    with mh.probe.watch(watched) as calls:
+        watched(**inputs)
+    right = own_weights(written(**inputs, output_attentions=True))
+    # Two calls a layer, one for each half of the values, by the same weights.
+    assert [call.where for call in calls] == [f"layers.{i}.self_attn" for i in (0, 0, 1, 1)]
+    for place, call in enumerate(calls):
+        torch.testing.assert_close(real(call.weights()), real(right[place // 2]), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_blocks_that_are_not_seen_beside_blocks_that_are_give_a_warning():
+    config = hf.BigBirdConfig(
+        **{**WORDS, "max_position_embeddings": 128}, block_size=4, num_random_blocks=1
+    )
+    model = hf.BigBirdModel(config).eval()
+    with (
+        pytest.warns(mh.errors.ProbeWarning, match=r"saw 8 calls.*layer.1.attention.self \(an"),
+        mh.probe.watch(model) as calls,
+    ):
+        model(torch.randint(3, 50, (2, 64)))
+    # The first two and the last two blocks of each layer; those between are cut from bands.
+    assert [call.call.q.shape[2] for call in calls] == [4] * 8
+
+
+@torch.no_grad()
+def test_attention_by_hashes_is_an_error_that_says_why():
+    config = hf.ReformerConfig(
+        vocab_size=50, hidden_size=32, num_attention_heads=4, attention_head_size=8,
+        feed_forward_size=64, axial_pos_embds=False, attn_layers=["local", "lsh"], num_buckets=4,
+        lsh_attn_chunk_length=4, local_attn_chunk_length=4, max_position_embeddings=64,
+    )  # fmt: skip
+    model = hf.ReformerModel(config).eval()
+    with (
+        pytest.raises(mh.errors.ProbeError, match="exponentials in the place of a softmax"),
+        mh.probe.watch(model),
+    ):
+        model(torch.randint(3, 50, (2, 16)))
 
 
 @torch.no_grad()

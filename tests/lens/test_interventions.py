@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.probe.by_hand import Einsum, Separate
+from tests.probe.by_hand import STYLES, ByTorch, Einsum, Folded, OneByOne, Separate
 from torch import nn
 
 import manyheads as mh
-from manyheads.errors import OptionError, ProbeError
+from manyheads.errors import OptionError, ProbeError, ShapeError
 from manyheads.lens import (
     importance_by_ablation,
     importance_by_gradient,
@@ -32,6 +32,20 @@ def torchs():
 
         def forward(self, x):
             return self.layer(x, x, x, need_weights=False)[0]
+
+    return Alone(), lambda model: model.layer.out_proj.weight
+
+
+def torchs_with_weights():
+    layer = nn.MultiheadAttention(16, 4, bias=False, batch_first=True)
+
+    class Alone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x, x, x)[0]
 
     return Alone(), lambda model: model.layer.out_proj.weight
 
@@ -79,7 +93,13 @@ def by_einsum():
     return Einsum(16), lambda model: model.o.weight
 
 
-KINDS = [ours, torchs, fused, llama]
+def eager_llama():
+    model, weight = llama()
+    model.model.set_attn_implementation("eager")
+    return model, weight
+
+
+KINDS = [ours, torchs, torchs_with_weights, fused, llama, eager_llama, by_matmul, by_einsum]
 
 
 def place(model):
@@ -88,7 +108,7 @@ def place(model):
     return calls[0].where
 
 
-@pytest.mark.parametrize("kind", [*KINDS, by_matmul, by_einsum], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_head_that_is_left_out_is_one_whose_columns_of_the_projection_are_nothing(kind):
     torch.manual_seed(0)
     model, weight = kind()
@@ -151,27 +171,33 @@ def test_ablation_finds_the_one_head_that_the_answer_hangs_on():
     assert gradient[:3].abs().max() == 0
 
 
-def test_relevance_is_that_of_the_paper_written_out():
-    torch.manual_seed(0)
-    layers = nn.ModuleList(mh.MultiHeadAttention(16, 2) for _ in range(3))
+class Stack(nn.Module):
+    """Layers that write weights out so that autograd has them."""
 
-    class Stack(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = layers
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
 
-        def forward(self, x):
-            for layer in self.layers:
-                x = x + layer(x, mask=mh.Causal())
-            return x
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
 
-    model = Stack().double().eval()
-    x = X.double()
-    found = relevance(model, lambda: model(x)[:, -1, 3].sum(), queries=[-1, 2])
 
-    # The same by weights that autograd sees.
+class Causal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = mh.MultiHeadAttention(16, 2)
+
+    def forward(self, x):
+        return self.layer(x, mask=mh.Causal())
+
+
+def written_out(model, x, queries):
+    """Equations 5 and 6 by weights that autograd sees."""
     stream, kept = x, []
-    for layer in layers:
+    for layer in model.layers:
+        layer = layer.layer
         q, k, v = (
             projection(stream).unflatten(-1, (2, 8)).transpose(1, 2)
             for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
@@ -179,11 +205,41 @@ def test_relevance_is_that_of_the_paper_written_out():
         weights = mh.attention_scores(q, k, v, mh.Causal(), stage="softmax")
         kept.append(weights)
         stream = stream + layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
-    slopes = torch.autograd.grad(stream[:, -1, 3].sum(), kept)
-    whole = torch.eye(7, dtype=torch.float64)
+    return followed(torch.autograd.grad(stream[:, -1, 3].sum(), kept), kept)[:, queries]
+
+
+def followed(slopes, kept):
+    whole = torch.eye(7, dtype=kept[0].dtype)
     for weights, slope in zip(kept, slopes, strict=True):
         whole = whole + (weights * slope).clamp(min=0).mean(1) @ whole
-    torch.testing.assert_close(found, whole[:, [-1, 2]].detach())
+    return whole.detach()
+
+
+def test_relevance_is_that_of_the_paper_written_out():
+    torch.manual_seed(0)
+    model = Stack(Causal() for _ in range(3)).double().eval()
+    x = X.double()
+    found = relevance(model, lambda: model(x)[:, -1, 3].sum(), queries=[-1, 2])
+    torch.testing.assert_close(found, written_out(model, x, [-1, 2]))
+
+
+# Not those that fold heads into the batch or loop over them: they are layers of one head each.
+WHOLE = [style for style in STYLES if style not in (OneByOne, Folded)]
+
+
+@pytest.mark.parametrize("style", WHOLE, ids=lambda style: style.__name__)
+def test_relevance_reaches_hand_written_layers_that_keep_their_weights(style):
+    torch.manual_seed(0)
+    model = Stack([style() for _ in range(2)]).eval()
+    x = torch.randn(2, 7, 32)
+    found = relevance(model, lambda: model(x)[:, -1, 3].sum())
+    if style is ByTorch:  # its output does not hang on the weights that it keeps
+        for layer in model.layers:
+            layer.__class__ = Separate
+    total = model(x)[:, -1, 3].sum()
+    kept = [layer.weights for layer in model.layers]
+    slopes = torch.autograd.grad(total, kept)
+    torch.testing.assert_close(found, followed(slopes, kept))
 
 
 def test_what_cannot_be_left_out_or_followed_is_refused():
@@ -197,8 +253,12 @@ def test_what_cannot_be_left_out_or_followed_is_refused():
     seen = pytest.raises(ProbeError, match="must see at least one")
     with seen, without(model, [("(the model)", 0)]):
         pass
-    by_hand, _ = by_matmul()
+    looped = Stack([OneByOne()])
+    with pytest.raises(ShapeError, match=r"calls must be one a layer; got 8 calls of 1 runs"):
+        relevance(looped, lambda: looped(torch.randn(2, 7, 32)).sum())
+    blind, _ = by_matmul()
+    blind.requires_grad_(False)
+    with pytest.raises(ProbeError, match=r"gradients must reach the output of .the model.*Remove"):
+        importance_by_gradient(blind, lambda: blind(X).sum())
     with pytest.raises(ProbeError, match="gradients must reach"):
-        importance_by_gradient(by_hand, lambda: by_hand(X).sum())
-    with pytest.raises(ProbeError, match="gradients must reach"):
-        relevance(by_hand, lambda: by_hand(X).sum())
+        relevance(blind, lambda: torch.no_grad()(blind)(X).sum())

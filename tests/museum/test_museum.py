@@ -5,12 +5,22 @@ from collections import defaultdict
 
 import pytest
 import torch
-from tests.museum import cached, layers, masks, others, ours, scores, stranger_exhibits, tutorials
+from tests.museum import (
+    cached,
+    layers,
+    masks,
+    others,
+    ours,
+    places,
+    scores,
+    stranger_exhibits,
+    tutorials,
+)
 from tests.museum.exhibit import Exhibit
 
 from manyheads.doctor import CHECKS, Report, examine
 
-WINGS = (masks, layers, scores, cached, tutorials, ours, others, stranger_exhibits)
+WINGS = (masks, layers, scores, places, cached, tutorials, ours, others, stranger_exhibits)
 BROKEN = [each for wing in WINGS for each in wing.BROKEN]
 HEALTHY = [each for wing in WINGS for each in wing.HEALTHY]
 

@@ -12,7 +12,7 @@ def logits_with_loss(losses: list[float]) -> torch.Tensor:
 
 
 def test_every_real_token_weighs_the_same_however_the_batch_is_cut() -> None:
-    # A: 3 tokens with the loss sum 6, B: 1 token with 5, C: none. Mean of means: 3.5.
+    # TRAIN-01. A: 3 tokens with the loss sum 6, B: 1 token with 5, C: none. Mean of means: 3.5.
     a, b, c = logits_with_loss([1, 2, 3]), logits_with_loss([5]), logits_with_loss([4, 4])
     parts = [
         token_loss(a, torch.ones(1, 3, dtype=torch.long)),

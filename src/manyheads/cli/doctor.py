@@ -1,7 +1,6 @@
 """``manyheads doctor``: what is wrong with a model's attention, and where."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import torch
@@ -10,9 +9,9 @@ from rich.table import Table
 
 from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
-from manyheads.cli.folder import load_folder
-from manyheads.cli.target import facts_of, guessed, inputs_of, load
+from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
+from manyheads.doctor.page import page_path
 from manyheads.errors import ExamineError, nearest
 
 
@@ -23,6 +22,7 @@ def doctor(
     inputs: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     fact: list[str] | None = None,
     json: Path | None = None,
+    html: Path | None = None,
     listed: Annotated[bool, Parameter(name="--list")] = False,
     explain: str | None = None,
     seed: int = 0,
@@ -37,7 +37,8 @@ def doctor(
         inputs: An example for each argument: 2x13x24 (floats), 2x13:40 (ids below 40), a name in
             the file; ``attention_mask=keep`` passes it by name. Guessed unless given.
         fact: What the model is meant to be, such as causal=True; see docs/doctor.md.
-        json: Also write the report there.
+        json: Also write the report there, for machines.
+        html: Also write it there as a page for a browser, with pictures of the evidence.
         listed: List every check instead.
         explain: Explain one code instead.
         seed: Of all random numbers.
@@ -53,12 +54,9 @@ def doctor(
             "target must be file.py:name; got target=None. --list shows every check, --explain "
             "CODE one of them."
         )
+    page = None if html is None else page_path(html)  # before a minute is spent on what to write
     torch.manual_seed(seed)
-    source = ModuleType("folder")  # which holds no names for --inputs
-    if Path(target).is_dir():
-        model, example = load_folder(Path(target))
-    else:
-        model, example, source = load(target)
+    model, example, source = find(target)
     if inputs:
         example = inputs_of(inputs, source)
     args, kwargs = guessed(model) if example is None else example
@@ -66,6 +64,8 @@ def doctor(
     say(report.__rich__())
     if json is not None:
         json.write_text(report.to_json() + "\n", encoding="utf-8")
+    if page is not None:
+        report.write_html(page)
     return 0 if report.healthy else FAILED
 
 

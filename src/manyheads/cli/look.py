@@ -9,7 +9,7 @@ from rich.text import Text
 from manyheads.cli.console import say
 from manyheads.cli.seen import Seen, see
 from manyheads.cli.shades import heatmap
-from manyheads.cli.write_heads import table, writer
+from manyheads.cli.write_heads import PAGES, table, writer
 from manyheads.errors import OptionError
 from manyheads.lens import HeadSummary, Portrait
 
@@ -28,24 +28,34 @@ def heads(
     out: list[Path] | None = None,
     head: str | None = None,
     inputs: list[str] | None = None,
+    beside: list[str] | None = None,
 ) -> None:
     """Print what each head does, and one of them as a heatmap.
 
     Args:
-        model: The folder of a training run or of a Hugging Face model, "smollm2", or file.py:name,
-            where an encode(text) beside it gives ids.
+        model: The folder of a training run or of a Hugging Face model, "smollm2", "minilm" or the
+            name of another installed package of weights, or file.py:name, where an encode(text)
+            beside it gives ids.
         text: What the model reads; a file.py:name can be left to an example of its input.
         out: Also write all heads: .png, .svg or .pdf (a picture), .html (a page to look around in),
             .json or .csv (the table), .npz (arrays). May be given more than once.
         head: The head to draw here, as LAYER:NUMBER; the clearest unless given.
         inputs: For a file.py:name, shapes or names instead of a text; see manyheads doctor.
+        beside: Another text, which the .html page compares with the first. May be given more than
+            once.
     """
+    if beside and not any(path.suffix.lower() in PAGES for path in out or ()):
+        raise OptionError(
+            f"--beside must have a page to stand on; got --beside={beside[0]!r} without one. Add "
+            f"--out heads.html."
+        )
     writers = [writer(path, text or model) for path in out or ()]
     seen = see(model, text, inputs or ())
+    others = {other: see(model, other) for other in beside or ()}
     chosen = _clearest(table(seen)) if head is None else _named(head, seen)
     # Written first, so that a file which cannot be written is no surprise below the table.
     for write in writers:
-        write(seen)
+        write(seen, others)
     # A line each, so that a terminal does not turn their order where one runs from the right.
     for line in seen.lines:
         say(line)

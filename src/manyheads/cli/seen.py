@@ -13,8 +13,12 @@ from torch import Tensor, nn
 from manyheads.cli.heads import look_at
 from manyheads.cli.target import guessed, inputs_of, load
 from manyheads.errors import ManyheadsError, MissingExtraError, OptionError
+from manyheads.interop.packages import MINILM, find_file
 from manyheads.lens import Portrait, of_weights, portray
 from manyheads.probe import AttentionCall, watch
+
+_PACKAGES = {"minilm": ("MiniLM", MINILM)}
+"""Packages of weights that have a short name: how a reader calls them, and the index."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ def see(model: str, text: str | None, inputs: Sequence[str] = ()) -> Seen:
     """Run a model and see all of its heads.
 
     Args:
-        model: The folder of a training run or of a Hugging Face model, "smollm2", or
-            ``file.py:name``.
+        model: The folder of a training run or of a Hugging Face model, "smollm2", "minilm" or
+            the name of another installed package of weights, or ``file.py:name``.
         text: What it reads; None leaves a ``file.py:name`` to its example.
         inputs: For a ``file.py:name``, shapes or names instead of a text; see `inputs_of`.
 
@@ -53,6 +57,8 @@ def see(model: str, text: str | None, inputs: Sequence[str] = ()) -> Seen:
         return _of_run(model, _given(text)) if family is None else _of_folder(model, _given(text))
     if ":" in model:
         return _of_target(model, text, list(inputs))
+    if (folder := _of_package(model)) is not None:
+        return _of_folder(str(folder), _given(text))
     return _of_run(model, _given(text))
 
 
@@ -62,6 +68,16 @@ def _given(text: str | None) -> str:
             f"text must hold at least one character; got {text!r}. Give a text to read."
         )
     return text
+
+
+def _of_package(model: str) -> Path | None:
+    """The folder in which an installed package keeps a Hugging Face model; None if it has none."""
+    if model in _PACKAGES:
+        return find_file(*_PACKAGES[model], ".safetensors").parent
+    try:
+        return find_file(model, model, ".safetensors").parent
+    except MissingExtraError:
+        return None
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -94,11 +110,13 @@ def _of_smollm2(text: str) -> Seen:
 def _of_folder(folder: str, text: str) -> Seen:
     try:
         from transformers import AutoModel, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
     except ImportError as error:
         raise MissingExtraError(
             "A model of Hugging Face must have transformers to run; got none. Run: pip install "
             "transformers"
         ) from error
+    disable_progress_bar()
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     encoded = tokenizer(text, return_tensors="pt")

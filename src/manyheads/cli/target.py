@@ -12,11 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyheads.cli.folder import Example, load_folder
 from manyheads.doctor import Facts
 from manyheads.errors import ExamineError
 
-Example = tuple[tuple[Any, ...], dict[str, Any]]
 SHAPE = re.compile(r"(\d+(?:x\d+)+)(?::(\d+))?")
+
+
+def find(target: str) -> tuple[nn.Module, Example | None, ModuleType]:
+    """What `load` gives, for a folder with a trained model too, which holds no names."""
+    if Path(target).is_dir():
+        return *load_folder(Path(target)), ModuleType("folder")
+    return load(target)
 
 
 def load(target: str) -> tuple[nn.Module, Example | None, ModuleType]:
@@ -91,7 +98,7 @@ def guessed(model: nn.Module) -> Example:
 
 
 def facts_of(texts: list[str]) -> Facts:
-    """Facts from ``name=value``; a value is Python, or a word."""
+    """Facts from ``name=value``; a value is Python, a word, or a reference's target."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -101,6 +108,9 @@ def facts_of(texts: list[str]) -> Facts:
                 f"--fact must be name=value with a name of {known}; got --fact={text!r}. Write "
                 f"--fact causal=True."
             )
+        if name == "reference":
+            found[name] = find(value)[0]
+            continue
         try:
             found[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,30 +14,41 @@ from manyheads.errors import OptionError
 from manyheads.lens import HeadSummary, Portrait, draw_heads, write_page
 from manyheads.lens.paper import check_path
 
-_PAGES = (".html", ".htm")
+PAGES = (".html", ".htm")
 
 
-def writer(path: Path, title: str) -> Callable[[Seen], object]:
-    """What writes all heads to a path; refuses a path that cannot be, before any work is done."""
+def writer(path: Path, title: str) -> Callable[[Seen, Mapping[str, Seen]], object]:
+    """What writes all heads to a path; refuses a path that cannot be, before any work is done.
+
+    It takes what was seen, and what a page shows beside it, by name.
+    """
     ending = path.suffix.lower()
-    if ending in _PAGES:
-        return lambda seen: write_page(
-            seen.portraits, seen.queries, seen.keys, path=path, title=title
-        )
+    if ending in PAGES:
+        return lambda seen, beside: _page({title: seen, **beside}, path, title)
     if ending in _TABLES:
         if not path.parent.is_dir():
             raise OptionError(
                 f"path must lie in a folder that exists; got path={str(path)!r}. Make "
                 f"{str(path.parent)!r} first."
             )
-        return lambda seen: _TABLES[ending](seen, path)
+        return lambda seen, _: _TABLES[ending](seen, path)
     check_path(path)
-    return lambda seen: _picture(seen, path, title)
+    return lambda seen, _: _picture(seen, path, title)
 
 
 def table(seen: Seen) -> list[HeadSummary]:
     """A record of each head, layer by layer."""
     return [head for portrait in seen.portraits for head in portrait.summaries]
+
+
+def _page(readings: Mapping[str, Seen], path: Path, title: str) -> None:
+    write_page(
+        {name: seen.portraits for name, seen in readings.items()},
+        {name: seen.queries for name, seen in readings.items()},
+        {name: seen.keys for name, seen in readings.items()},
+        path=path,
+        title=title,
+    )
 
 
 def _picture(seen: Seen, path: Path, title: str) -> None:

@@ -1,5 +1,6 @@
 """The example call of a model, with arguments that can be found and replaced."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,26 @@ class Call:
 
         args = tuple(mapped(each) for each in self.args)
         return Call(args, {name: mapped(each) for name, each in self.kwargs.items()}, self.names)
+
+    def apart(self, live: Any = None) -> "Call":
+        """The call with copies of all that a model may change, tensors and one object excepted."""
+
+        def own(each: Any) -> Any:
+            if each is live or each is None or isinstance(each, Tensor | nn.Module | int | float):
+                return each
+            try:
+                return copy.deepcopy(each)
+            except Exception:  # of an object that there is only one of
+                return each
+
+        args = tuple(own(each) for each in self.args)
+        return Call(args, {name: own(each) for name, each in self.kwargs.items()}, self.names)
+
+    def leaves(self) -> list[Tensor]:
+        """Every tensor in the arguments, however deep, once."""
+        found: dict[int, Tensor] = {}
+        self.map(lambda each: found.setdefault(id(each), each))
+        return list(found.values())
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each argument that is a tensor, by its name."""

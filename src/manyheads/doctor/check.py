@@ -1,11 +1,13 @@
 """What a check is, and what it can say."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from manyheads.doctor.facts import MEANING
 from manyheads.doctor.patient import Patient
+from manyheads.doctor.picture import Picture
 
 Severity = Literal["error", "warning", "note"]
 
@@ -47,6 +49,7 @@ class Finding:
         cure: What to change.
         link: The page of this code.
         symptoms: Codes of what follows from it, found too.
+        pictures: The evidence as maps, where it can be drawn.
     """
 
     code: str
@@ -59,6 +62,7 @@ class Finding:
     cure: str
     link: str
     symptoms: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
     @property
     def evidence(self) -> str:
@@ -98,6 +102,7 @@ class Check:
         look: Yields a sign for each thing that is not as it should be, or raises `CannotTell`.
         needs: Facts without which it cannot be made.
         symptoms: Codes of what else it shows as; they are told under it.
+        draw: Makes pictures of what was found at a place; None if there is nothing to draw.
     """
 
     code: str
@@ -110,6 +115,7 @@ class Check:
     look: Callable[[Patient], Iterable[Sign]]
     needs: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
+    draw: Callable[[Patient, str], Iterable[Picture]] | None = None
 
     @property
     def link(self) -> str:
@@ -134,6 +140,16 @@ class Check:
         if not signs:
             return Verdict(self.code, "pass")
         return Verdict(self.code, "fail", tuple(self._finding(sign) for sign in signs))
+
+    def illustrated(self, finding: Finding, patient: Patient) -> Finding:
+        """A finding of this check with its pictures."""
+        if self.draw is None:
+            return finding
+        pictures: list[Picture] = []
+        # Drawing asks somebody's model once more; what was found stands without it too.
+        with suppress(Exception):
+            pictures += self.draw(patient, finding.where)
+        return replace(finding, pictures=tuple(pictures))
 
     def _finding(self, sign: Sign) -> Finding:
         return Finding(

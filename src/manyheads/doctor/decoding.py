@@ -33,7 +33,7 @@ class Decoding:
         """The answer for the next tokens, and the cache after them."""
         first, last = self.done, self.done + count
         call = chunk(self.patient, self.call, first, last).put(self.facts.argument, self.cache)
-        output = self.patient.answer(call, model=self.model)
+        output = self.patient.answer(call, model=self.model, live=self.cache)
         if self.facts.output is not None:
             self.cache = part(output, self.facts.output)
         self.done = last

@@ -68,10 +68,14 @@ def examine(
             verdicts += [Verdict(each.code, "cannot tell", reason=reason) for each in later]
             break
     found = [finding for verdict in verdicts for finding in verdict.findings]
+    by_code = {check.code: check for check in checks}
     return Report(
         model=type(getattr(model, "_orig_mod", model)).__name__,
         facts=patient.facts,
-        findings=tuple(_folded(found, {check.code: check for check in checks})),
+        findings=tuple(
+            by_code[finding.code].illustrated(finding, patient)
+            for finding in _folded(found, by_code)
+        ),
         verdicts=tuple(verdicts),
     )
 

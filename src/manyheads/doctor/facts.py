@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 Slot = int | str
 """An argument of the model or a part of its output: its index, or its name."""
@@ -62,6 +62,7 @@ class Facts:
         scale: What multiplies the scores; ``head_dim ** -0.5`` unless given.
         ordered: Whether the order of tokens is meant to matter.
         fresh: Whether the weights are as they were drawn, untrained.
+        reference: Another model of the same weights whose answers are right; called as this one is.
 
     Example:
         >>> Facts(causal=True, padding="attention_mask", real=1).known
@@ -91,6 +92,7 @@ class Facts:
     scale: float | None = None
     ordered: bool | None = None
     fresh: bool | None = None
+    reference: nn.Module | None = None
 
     @property
     def known(self) -> dict[str, Any]:
@@ -120,5 +122,6 @@ MEANING = {
     "num_heads": "how many query heads there are",
     "ordered": "whether the order of tokens is meant to matter",
     "fresh": "whether the weights are as they were drawn, untrained",
+    "reference": "which other model of the same weights is right",
 }
 """What to declare where a check needs a fact that nobody knows."""

@@ -1,4 +1,4 @@
-"""Calls in which some tokens are said to be padding."""
+"""Calls in which some tokens are said to be padding, or of another document."""
 
 from typing import Any
 
@@ -93,3 +93,13 @@ def sides(patient: Patient) -> list[Tensor]:
     left, right = patient.tokens(slice(0, count)), patient.tokens(slice(-count, None))
     # Behind the last real token of a causal row, padding could not do harm anyway.
     return [left] if patient.facts.causal is True else [right, left]
+
+
+def two_documents(patient: Patient) -> tuple[Call, Tensor]:
+    """A call with two documents packed into each row, and which tokens are the second's."""
+    second = patient.tokens(slice(patient.length // 2, None))
+    given = patient.base.get(patient.facts.documents)
+    ids = second.to(given.dtype if isinstance(given, Tensor) else torch.long)
+    if isinstance(given, Tensor) and given.ndim == 1:
+        return patient.base.put(patient.facts.documents, ids[0]), second
+    return patient.base.put(patient.facts.documents, patient.marks(ids)), second

@@ -1,5 +1,6 @@
 """A model on the examination table: a private copy, an example call, and what is known of both."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ class Patient:
     """A model, a call of it, and the facts; made by `Patient.of`.
 
     Args:
-        model: A private copy in eval mode, in float64 where the model can.
+        model: A private copy in eval mode, on the CPU, in float64 where the model can.
         call: The example call, a few rows and tokens of it.
         facts: What was declared, and what could be inferred.
         kinds: What the streams are made of, by their slots.
@@ -50,7 +51,8 @@ class Patient:
             ExamineError: If the call fails or its output cannot be read; the message says what
                 is needed.
         """
-        model = private_copy(model).eval()
+        model = private_copy(model).eval().cpu()
+        call = call.map(lambda each: each.detach().cpu())
         facts = infer_call(model, call, declared)
         output = _first_run(model, call)
         facts = infer_output(model, call, output, facts)
@@ -128,9 +130,11 @@ class Patient:
         vars(known).update({name: vars(self)[name] for name in answers if name in vars(self)})
         return known
 
-    def answer(self, call: Call, *, model: nn.Module | None = None, seed: int = 0) -> Any:
-        """Everything that the model answers."""
-        return run(self.model if model is None else model, call, seed=seed)
+    def answer(
+        self, call: Call, *, model: nn.Module | None = None, seed: int = 0, live: Any = None
+    ) -> Any:
+        """Everything that the model answers; it may change the live object and no other."""
+        return run(self.model if model is None else model, call, seed=seed, live=live)
 
     def ask(self, call: Call, *, model: nn.Module | None = None, seed: int = 0) -> Tensor:
         """The main output, (batch, length, ...), or (batch, ...) if it is pooled."""
@@ -247,9 +251,14 @@ def _first_run(model: nn.Module, call: Call) -> Any:
     try:
         return run(model, call)
     except Exception as error:
+        told = f"model must answer its example input; got {type(error).__name__}: {error}."
+        if re.search("cuda|triton", str(error), re.IGNORECASE):
+            raise ExamineError(
+                f"{told} Models are examined on the CPU, and its code wants a GPU: give a variant "
+                f"for the CPU."
+            ) from error
         raise ExamineError(
-            f"model must answer its example input; got {type(error).__name__}: {error}. It takes "
-            f"{', '.join(call.names) or 'unnamed arguments'}, and was given "
+            f"{told} It takes {', '.join(call.names) or 'unnamed arguments'}, and was given "
             f"{', '.join(name for name, _ in call.items()) or 'nothing'}: give examine(model, "
             f"...) whatever a call of the model needs."
         ) from error

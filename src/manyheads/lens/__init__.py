@@ -14,10 +14,11 @@ from manyheads.lens.lines import draw_lines
 from manyheads.lens.masks import draw_masks
 from manyheads.lens.matches import duplicate_token_score, induction_score
 from manyheads.lens.norms import value_norms, weighted_norms
+from manyheads.lens.notebook import explore
 from manyheads.lens.patches import draw_patches
 from manyheads.lens.pieces import merge_labels, merge_weights
 from manyheads.lens.places import offset_score, previous_token_score, sink_mass
-from manyheads.lens.portrait import Portrait, portray
+from manyheads.lens.portrait import Cutout, Portrait, portray
 from manyheads.lens.profiles import draw_profiles
 from manyheads.lens.redundancy import redundancy
 from manyheads.lens.relations import offset_share, relation_share
@@ -28,6 +29,7 @@ from manyheads.lens.summary import HeadSummary, summarize_heads, summarize_layer
 from manyheads.lens.without import without
 
 __all__ = [
+    "Cutout",
     "HeadSummary",
     "Portrait",
     "coverage",
@@ -40,6 +42,7 @@ __all__ = [
     "draw_profiles",
     "duplicate_token_score",
     "effective_keys",
+    "explore",
     "flow",
     "importance_by_ablation",
     "importance_by_gradient",

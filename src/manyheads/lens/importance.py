@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from manyheads.errors import ProbeError
 from manyheads.lens.without import Head, without
-from manyheads.probe import watch
+from manyheads.probe import AttentionCall, watch
+from manyheads.probe.mixed import Mixed
 
 
 def importance_by_gradient(
@@ -21,15 +22,14 @@ def importance_by_gradient(
     heads has a meaning. One forward and one backward pass.
 
     Args:
-        model: The model; its layers are this package's, Hugging Face's, or call
-            ``scaled_dot_product_attention``, as torch's do with ``need_weights=False``.
+        model: Any model that `probe.watch` sees.
         loss: Runs the model and gives its loss.
 
     Returns:
         One number a head, by the layer's path; 0 for heads that the loss does not hang on.
 
     Raises:
-        ProbeError: If a layer multiplies and softmaxes by hand, or gradients are off.
+        ProbeError: If no gradient reaches a layer.
 
     Source:
         Michel et al. 2019 (arXiv:1905.10650), section 4.1, equation 2.
@@ -41,21 +41,14 @@ def importance_by_gradient(
         >>> found["(the model)"].shape
         torch.Size([2])
     """
-    gates: dict[str, Tensor] = {}
-
-    def gate(where: str, output: Tensor) -> Tensor:
-        check_gradients(where)
-        batch, heads = output.shape[:2]
-        if where not in gates:
-            gates[where] = output.new_ones(batch, heads, 1, 1).requires_grad_()
-        return output * gates[where]
-
-    with torch.enable_grad(), watch(model, each=lambda call: None, change=gate):
+    with torch.enable_grad(), watch(model, each=lambda call: call) as calls:
         total = loss()
-    return {
-        where: found.abs().sum(dim=(0, 2, 3))
-        for where, found in zip(gates, gradients(total, list(gates.values())), strict=True)
-    }
+    # The gate's gradient is that of what it multiplies, times it; a layer's runs share one gate.
+    gates: dict[str, Tensor] = {}
+    for call, mixed, slope in zip(calls, *slopes(total, calls), strict=True):
+        gate = (slope * mixed).sum(dim=(2, 3))
+        gates[call.where] = gates[call.where] + gate if call.where in gates else gate
+    return {where: gate.abs().sum(dim=0) for where, gate in gates.items()}
 
 
 def importance_by_ablation(
@@ -90,18 +83,36 @@ def importance_by_ablation(
     return found
 
 
-def check_gradients(where: str) -> None:
-    """Refuse a call through which no gradient can be followed."""
-    if not torch.is_grad_enabled():
+def slopes(
+    total: Float[Tensor, ""], calls: Sequence[AttentionCall]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What each call mixed, and the gradient of a number with respect to it.
+
+    Args:
+        total: The number.
+        calls: As ``each`` of `watch` was handed them.
+
+    Returns:
+        Two tensors (batch, heads, q_len, value_dim) a call; the gradient is 0 where the number
+        does not hang on the call.
+
+    Raises:
+        ProbeError: If a call was made outside of autograd's graph.
+    """
+    mixed = [_followed(call) for call in calls]
+    found = torch.autograd.grad(total, [each.tensor for each in mixed], allow_unused=True)
+    gradients = [
+        each.split(torch.zeros_like(each.tensor) if slope is None else slope)
+        for each, slope in zip(mixed, found, strict=True)
+    ]
+    return [each.heads().detach() for each in mixed], gradients
+
+
+def _followed(call: AttentionCall) -> Mixed:
+    if call.mixed is None or not call.mixed.tensor.requires_grad:
         raise ProbeError(
-            f"gradients must reach the output of {where}; got products and a softmax of its own, "
-            f"or gradients turned off. Use importance_by_ablation, call "
-            f"scaled_dot_product_attention in that layer, or remove no_grad."
+            f"gradients must reach the output of {call.where}; got one without a graph. Remove "
+            f"no_grad and detach, let the parameters require gradients, or use "
+            f"importance_by_ablation."
         )
-
-
-def gradients(total: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-    """The gradients of a number; 0 for tensors that it does not hang on."""
-    found = torch.autograd.grad(total, tensors, allow_unused=True)
-    pairs = zip(found, tensors, strict=True)
-    return [torch.zeros_like(x) if each is None else each for each, x in pairs]
+    return call.mixed

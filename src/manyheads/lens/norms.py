@@ -19,7 +19,8 @@ def value_norms(
             through which each value goes to the stream; None measures the values themselves.
 
     Returns:
-        From 0; a key of norm 0 gives nothing to whoever reads it.
+        From 0; a key of norm 0 gives nothing to whoever reads it. It does not hang on the weights:
+        a uniform head has the same.
 
     Raises:
         ShapeError: If the projection is not that of these heads.

@@ -36,7 +36,14 @@ def offset_score(call: Statistics, behind: int) -> PerHead:
 
 
 def previous_token_score(call: Statistics) -> PerHead:
-    """How much weight a query gives to the token before it: `offset_score` with 1."""
+    """How much weight a query gives to the token before it: `offset_score` with 1.
+
+    Example:
+        >>> import torch
+        >>> from manyheads.lens import of_weights
+        >>> previous_token_score(of_weights(torch.eye(4).roll(1, dims=0).tril()[None, None]))
+        tensor([[1.]])
+    """
     return offset_score(call, 1)
 
 

@@ -14,8 +14,24 @@ from manyheads.functional.window import window
 from manyheads.lens.glance import glance
 from manyheads.lens.summary import HeadSummary, sum_up
 from manyheads.probe import AttentionCall
+from manyheads.probe.call import owned
 
 MOST_CELLS, MOST_ROWS, KEYS, BINS = 128, 512, 5, 128
+
+
+@dataclass(frozen=True, eq=False)
+class Cutout:
+    """The exact weights of some neighbouring queries on some neighbouring keys.
+
+    Args:
+        rows: The first query, and the one after the last.
+        keys: The first key, and the one after the last.
+        weights: (heads, rows, keys).
+    """
+
+    rows: tuple[int, int]
+    keys: tuple[int, int]
+    weights: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +48,8 @@ class Portrait:
         top_weights: (heads, rows, 5).
         profiles: By name, (heads, bins): numbers along the queries, averaged in each bin.
         summaries: A head's numbers each, without the `strongest` keys of all queries.
+        cutouts: Windows whose weights are kept beside the cells.
+        call: The sequence's call itself, if it was to be kept for `explore`.
     """
 
     layer: str
@@ -42,6 +60,8 @@ class Portrait:
     top_weights: Tensor
     profiles: dict[str, Tensor]
     summaries: Sequence[HeadSummary]
+    cutouts: Sequence[Cutout] = ()
+    call: Statistics | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -55,6 +75,8 @@ def portray(
     *,
     layer: str | None = None,
     sequence: int = 0,
+    windows: Sequence[tuple[slice, slice]] = (),
+    live: bool = False,
 ) -> Portrait:
     """Keep what `write_page` shows of a call; to be given to `probe.watch` as ``each``.
 
@@ -63,9 +85,12 @@ def portray(
         tokens: The ids of the text's tokens, for self-attention.
         layer: The name of its layer; None where a watched model tells it.
         sequence: Which sequence of the batch.
+        windows: Queries and keys whose weights to keep exactly in a call that is longer than 128
+            tokens. What lies outside of the call is left out.
+        live: Whether to keep q and k too, so that `explore` can compute any exact weight.
 
     Raises:
-        OptionError: If there is no such sequence.
+        OptionError: If there is no such sequence, nobody in it, or weights are no numbers.
         ShapeError: If the tokens are not one a key.
 
     Example:
@@ -77,24 +102,35 @@ def portray(
         (torch.Size([2, 128, 128]), torch.Size([2, 300, 5]))
     """
     name = layer or (call.where if isinstance(call, AttentionCall) else "attention")
-    batch, _, q_len, _ = call.call.q.shape
+    batch, heads, q_len, _ = call.call.q.shape
     kv_len = call.call.k.shape[2]
     if not 0 <= sequence < batch:
         raise OptionError(
             f"sequence must be one of the {batch} of the call; got sequence={sequence}. The first "
             f"is 0."
         )
+    if not (heads and q_len and kv_len):
+        raise OptionError(
+            f"a call must have heads, queries and keys to be portrayed; got {heads} heads, "
+            f"q_len={q_len}, kv_len={kv_len} in {name}. Give a text of at least one token."
+        )
     whole, one = slice(0, kv_len), slice(sequence, sequence + 1)
     alone = Statistics(window(call.call, one, slice(0, q_len), whole))
     ids = tokens[sequence] if tokens is not None and tokens.ndim == 2 else tokens
-    cells = Pooled(alone.total(), kv_len, min(q_len, MOST_CELLS), min(kv_len, MOST_CELLS), "max")
-    seen = glance(alone, ids, cells)
+    is_exact = q_len <= MOST_CELLS and kv_len <= MOST_CELLS
+    pooled = Pooled(alone.total(), kv_len, min(q_len, MOST_CELLS), min(kv_len, MOST_CELLS), "max")
+    seen, cells = glance(alone, ids, pooled), pooled.answer()
+    if not bool(cells.isfinite().all()):
+        raise OptionError(
+            f"weights must be finite to be portrayed; got NaN in {name}. Let mh.doctor.examine "
+            f"find where they arise."
+        )
     rows = _spread(q_len, min(q_len, MOST_ROWS), call.call.q.device)
     top = Statistics(window(call.call, one, rows, whole)).top(KEYS)
     return Portrait(
         layer=name,
         lengths=(q_len, kv_len),
-        cells=cells.answer()[0].float().cpu(),
+        cells=cells[0].float().cpu(),
         rows=rows.cpu(),
         top_keys=top.keys[0].cpu(),
         top_weights=top.weights[0].float().cpu(),
@@ -103,7 +139,20 @@ def portray(
             "distance": _binned(seen.distance[0]),
         },
         summaries=[replace(each, strongest=()) for each in sum_up(name, alone, seen, ids)],
+        cutouts=() if is_exact else _cutouts(alone, windows),
+        call=Statistics(owned(alone.call)) if live else None,
     )
+
+
+def _cutouts(alone: Statistics, windows: Sequence[tuple[slice, slice]]) -> list[Cutout]:
+    lengths = alone.call.q.shape[2], alone.call.k.shape[2]
+    found = []
+    for rows, keys in windows:
+        (first, last, _), (low, high, _) = rows.indices(lengths[0]), keys.indices(lengths[1])
+        if first < last and low < high:
+            weights = alone.weights(slice(first, last), slice(low, high))[0]
+            found.append(Cutout((first, last), (low, high), weights.float().cpu()))
+    return found
 
 
 def _spread(length: int, count: int, device: torch.device) -> Tensor:

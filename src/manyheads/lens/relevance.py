@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.functional.pieces import SCORES
-from manyheads.lens.importance import check_gradients, gradients
+from manyheads.lens.importance import slopes
 from manyheads.lens.rollout import check_stack, one_hot
 from manyheads.probe import AttentionCall, watch
 
@@ -27,8 +27,7 @@ def relevance(
     gradients do. For few queries no memory of length x length is needed.
 
     Args:
-        model: A stack of self-attention that `probe.watch` sees, not one that multiplies and
-            softmaxes by hand.
+        model: A stack of self-attention that `probe.watch` sees.
         score: Runs the model and gives the number to explain: the logit of a class, added up over
             the sequences.
         queries: Whose rows: [0] for a class token, [-1] for the next word; None for all.
@@ -47,20 +46,13 @@ def relevance(
         >>> relevance(layer, lambda: layer(x)[:, 0].sum(), queries=[0]).shape
         torch.Size([1, 1, 9])
     """
-    added: list[Tensor] = []
-
-    def add(where: str, output: Tensor) -> Tensor:
-        check_gradients(where)
-        added.append(torch.zeros_like(output, requires_grad=True))
-        return output + added[-1]
-
-    with torch.enable_grad(), watch(model, layers=layers, change=add) as calls:
+    with torch.enable_grad(), watch(model, layers=layers, each=lambda call: call) as calls:
         total = score()
-    of_outputs = gradients(total, added)
+    _, of_outputs = slopes(total, calls)
     batch, length = check_stack(calls)
     carried = one_hot(queries, length, calls[0].call.q)[None].expand(batch, -1, -1)
     for call, gradient in zip(reversed(calls), reversed(of_outputs), strict=True):
-        carried = carried + _carried(call, gradient.detach(), carried)
+        carried = carried + _carried(call, gradient, carried)
     return carried
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
 from manyheads.functional import Statistics
+from manyheads.probe import AttentionCall
 from manyheads.shapes import check_probability
 
 
@@ -25,7 +26,7 @@ def rollout(
     token has nothing of those to come. For few queries no memory of length x length is needed.
 
     Args:
-        calls: The self-attention of each layer, from the first to the last.
+        calls: The self-attention of each layer, from the first to the last, all heads in one.
         queries: Which tokens of the last layer; None for all.
         residual: The share of the stream that passes a layer by; 0 leaves it out.
 
@@ -60,6 +61,13 @@ def check_stack(calls: Sequence[Statistics]) -> tuple[int, int]:
         raise ShapeError(
             f"calls must be layers of self-attention over the same tokens; got (batch, q_len, "
             f"kv_len) of {sorted(lengths)}. Watch them with layers=..., without a cache."
+        )
+    runs = [call.run for call in calls if isinstance(call, AttentionCall)]
+    if len(set(runs)) < len(runs):
+        raise ShapeError(
+            f"calls must be one a layer; got {len(runs)} calls of {len(set(runs))} runs of layers, "
+            f"as where heads are computed one after the other. Join the weights of each layer: "
+            f"of_weights(torch.cat([call.weights() for call in ...], dim=1))."
         )
     ((batch, length, _),) = lengths
     return batch, length

@@ -12,6 +12,7 @@ from manyheads.functional.bias import PlacedBias
 from manyheads.functional.reference import softmax_scores
 from manyheads.functional.window import window
 from manyheads.masks import Bound, Tokens
+from manyheads.probe.mixed import Mixed
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """By how much a reproduced output may differ, as a share of the greatest number in it."""
@@ -30,6 +31,11 @@ class AttentionCall(Statistics):
             that could be understood.
         output: (batch, heads, q_len, value_dim), what the model mixed.
         refusal: Why no numbers are given; None if they are.
+        mixed: The same output with autograd's graph, of all heads and queries; only ``each`` of
+            `watch` is handed it.
+
+    Attributes:
+        run: Marks the run of the module that made the call: the same for all calls of one run.
 
     Example:
         >>> import torch, manyheads as mh
@@ -49,8 +55,11 @@ class AttentionCall(Statistics):
         call: Call | None,
         output: Tensor | None = None,
         refusal: str | None = None,
+        mixed: Mixed | None = None,
     ) -> None:
         self.where, self.source, self.output, self.refusal = where, source, output, refusal
+        self.mixed = mixed
+        self.run: object = None
         self._call, self._kept = call, None
         if call is not None:
             super().__init__(call)

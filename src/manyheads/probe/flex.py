@@ -7,6 +7,7 @@ from torch import Tensor
 
 from manyheads.functional import Call
 from manyheads.functional.call import prepare
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 
 NAME = "flex_attention"
@@ -14,7 +15,7 @@ NAME = "flex_attention"
 
 def record_flex(recorder: Recorder, args: tuple[Any, ...], output: Tensor) -> None:
     """Record a call by what torch's operator is handed."""
-    recorder.record("flex", lambda: _call(*args[:6]), output)
+    recorder.record("flex", lambda: _call(*args[:6]), Mixed(output))
 
 
 def _call(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from manyheads.functional import Call
 from manyheads.functional.call import prepare
 from manyheads.masks import Causal
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 
 Function = Callable[..., tuple[Tensor, Tensor | None]]
@@ -61,11 +62,11 @@ def _watched(recorder: Recorder, function: Function, *, is_eager: bool) -> Funct
             return function(*given, *args, **options)
         with recorder.busy():
             output, weights = function(*given, **options)
-        compared = None if options.get("dropout") else output.transpose(1, 2)
         recorder.record(
             "huggingface",
             lambda: _call(*given, is_eager=is_eager, **options),
-            compared,
+            Mixed(output, lambda x: x.transpose(1, 2)),
+            is_told=not options.get("dropout"),
             module=module,
         )
         if recorder.change is not None:

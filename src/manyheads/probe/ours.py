@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from manyheads.functional import Call, Result
 from manyheads.functional.seam import observed_by
 from manyheads.probe.call import compared_rows
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 
 
@@ -17,9 +18,14 @@ def watch_ours(recorder: Recorder) -> AbstractContextManager[None]:
             return compute(call)
         with recorder.busy():
             result = compute(call)
-        output = None if call.dropout else result.output
         weights = None if result.weights is None else compared_rows(result.weights)
-        recorder.record("manyheads", lambda: call, output, weights)
+        recorder.record(
+            "manyheads",
+            lambda: call,
+            Mixed(result.output),
+            weights=weights,
+            is_told=not call.dropout,
+        )
         return result._replace(output=recorder.changed(result.output))
 
     return observed_by(observe)

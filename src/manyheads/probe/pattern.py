@@ -1,6 +1,5 @@
 """Hand-written attention: products that a softmax turns into weights and a product with values."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,11 @@ from manyheads.functional import Call
 from manyheads.probe.axes import Axes, Axis, moved
 from manyheads.probe.call import compared_rows
 from manyheads.probe.flex import NAME, record_flex
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 from manyheads.probe.scores import Operand, Scores, four_of
 from manyheads.probe.sdpa import FUSED, four, record_sdpa
+from manyheads.probe.steps import STEPS
 from manyheads.probe.torch_mha import heads_of
 
 
@@ -35,7 +36,14 @@ class Weights:
     changed: bool = False
 
 
-Known = Scores | Weights
+@dataclass(frozen=True)
+class Lost:
+    """What was made of scores by a step that is not followed; a softmax of it is told as missed."""
+
+    step: str
+
+
+Known = Scores | Weights | Lost
 _COPIES = {"clone", "_to_copy", "alias", "detach", "contiguous", "type_as", "to"}
 
 
@@ -51,7 +59,7 @@ class WatchPattern(TorchDispatchMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
-        self._known: dict[int, tuple[StorageWeakRef, Axes, Known]] = {}
+        self._known: dict[int, tuple[StorageWeakRef, Axes | None, Known]] = {}
         parameters = recorder.model.parameters()
         self._parameters = {parameter.untyped_storage()._cdata for parameter in parameters}
 
@@ -94,14 +102,16 @@ class WatchPattern(TorchDispatchMode):
             self._product(name, args, kwargs, out)
             return
         first = out[0] if isinstance(out, tuple | list) and out else out
-        tensors = [x for x in args if isinstance(x, Tensor)]
         if not isinstance(first, Tensor) or first.is_meta:
             return
-        for tensor in tensors:
-            found = self._look_up(tensor)
-            if found is not None:
-                self._step(name, tensor, *found, args, kwargs, first)
-                return
+        several = [each for x in args for each in (x if isinstance(x, list) else [x])]
+        tensors = [x for x in several if isinstance(x, Tensor)]
+        found = [(tensor, *entry) for tensor in tensors if (entry := self._look_up(tensor))]
+        if found:
+            # A bias may be made of a product as well, and be lost; the scores are what counts.
+            tensor, axes, known = min(found, key=lambda each: isinstance(each[2], Lost))
+            self._step(name, tensor, axes, known, args, kwargs, first)
+            return
         if name in _SOFTMAX:
             self.recorder.notes.add("a softmax over what is no whole product of two tensors")
 
@@ -109,12 +119,14 @@ class WatchPattern(TorchDispatchMode):
         entry = self._known.get(tensor.untyped_storage()._cdata)
         if entry is None or entry[0].expired():
             return None
-        axes = entry[1].read(tensor)
-        return None if axes is None else (axes, entry[2])
+        axes = None if entry[1] is None else entry[1].read(tensor)
+        if axes is not None:
+            return axes, entry[2]
+        return None if isinstance(entry[2], Weights) else ([], Lost("an unusual view"))
 
     def _keep(self, tensor: Tensor, axes: Axes | None, known: Known | None) -> None:
         storage = tensor.untyped_storage()
-        if axes is None or known is None:
+        if known is None or (axes is None and not isinstance(known, Lost)):
             self._known.pop(storage._cdata, None)
             return
         self._known[storage._cdata] = (StorageWeakRef(storage), axes, known)
@@ -167,6 +179,12 @@ class WatchPattern(TorchDispatchMode):
             after = Weights(known.call, known.own, changed) if name in _ON_WEIGHTS else None
             self._keep(out, moved(axes, out), after)
             return
+        if isinstance(known, Lost):
+            if name in _SOFTMAX:
+                self.recorder.miss(known.step)
+            elif not is_view:
+                self._keep(out, None, known)
+            return
         if name in _SOFTMAX:
             self._softmax(axes, known, args[1], out)
             return
@@ -174,17 +192,18 @@ class WatchPattern(TorchDispatchMode):
             if not is_view:
                 self._keep(out, moved(axes, out), known)
             return
-        step = _STEPS.get(name)
+        step = STEPS.get(name)
         if step is None:
             if name in _EXPONENTIALS:
                 self.recorder.notes.add("exponentials in the place of a softmax")
             if not is_view:
-                self._keep(out, None, None)
+                self._keep(out, None, Lost(name))
             return
         after_step = step(known, tensor, tuple(axes), args, kwargs)
         if after_step is None:
             self.recorder.notes.add(f"scores went through an unusual {name}")
-        self._keep(out, moved(axes, out), after_step)
+        laid = moved(axes, out)
+        self._keep(out, laid, Lost(name) if after_step is None or laid is None else after_step)
 
     def _softmax(self, axes: list[Axis], scores: Scores, dim: int, out: Tensor) -> None:
         axis = axes[dim]
@@ -208,15 +227,24 @@ class WatchPattern(TorchDispatchMode):
         call = weights.call
         batch, heads, rows, _ = call.q.shape
         if not on_left:
-            own, v, out = own.mT, v.mT, out.mT
+            own, v = own.mT, v.mT
         if own.shape[-2:] != (rows, call.k.shape[2]):
             return
         values = v.reshape(batch, heads, *v.shape[-2:])
-        output = None if weights.changed else out.reshape(batch, heads, *out.shape[-2:])
+
+        def split(x: Tensor) -> Tensor:
+            x = x if on_left else x.mT
+            return x.reshape(batch, heads, *x.shape[-2:])
+
+        mixed = Mixed(out, split)
         self.recorder.record(
-            "pattern", lambda: call._replace(v=values.to(call.q.dtype)), output, weights.own
+            "pattern",
+            lambda: call._replace(v=values.to(call.q.dtype)),
+            mixed,
+            weights=weights.own,
+            is_told=not weights.changed,
         )
-        self._change(out, out.reshape(batch, heads, *out.shape[-2:]))
+        self._change(out if on_left else out.mT, mixed.heads())
 
     def _change(self, out: Tensor, mixed: Tensor) -> None:
         # Below autograd, where a tensor that nobody has seen yet may be written to.
@@ -224,73 +252,6 @@ class WatchPattern(TorchDispatchMode):
             out.copy_(self.recorder.changed(mixed).reshape(out.shape))
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, Tensor):
-        return float(value) if value.numel() == 1 else None
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _other(tensor: Tensor, args: Any) -> Any:
-    return args[1] if args[0] is tensor else args[0]
-
-
-def _mul(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
-    other = _other(tensor, args)
-    factor = _number(other)
-    if factor is None:
-        return s.times_each(Operand(other.detach(), axes))
-    return s.times(factor)
-
-
-def _div(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
-    divisor = _number(args[1]) if args[0] is tensor else None
-    return s.times(1 / divisor) if divisor else None
-
-
-def _add(
-    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, kwargs: Any
-) -> Scores | None:
-    other, alpha = _other(tensor, args), float(kwargs.get("alpha", 1))
-    if not isinstance(other, Tensor) or (alpha != 1 and args[0] is not tensor):
-        return s if not isinstance(other, Tensor) else None  # a constant moves no weight
-    return s.plus(Operand(other.detach(), axes, alpha))
-
-
-def _sub(
-    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, kwargs: Any
-) -> Scores | None:
-    if args[0] is not tensor:
-        return None
-    if not isinstance(args[1], Tensor):
-        return s
-    return s.plus(Operand(args[1].detach(), axes, -float(kwargs.get("alpha", 1))))
-
-
-def _masked_fill(
-    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any
-) -> Scores | None:
-    value = _number(args[2])
-    return None if value is None else s.filled(Operand(args[1].detach(), axes), value)
-
-
-def _where(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
-    seen, kept, other = args
-    value = _number(other if kept is tensor else kept)
-    if value is None:
-        return None
-    hidden = ~seen if kept is tensor else seen
-    return s.filled(Operand(hidden.detach(), axes), value)
-
-
-_STEPS: dict[str, Callable[[Scores, Tensor, tuple[Axis, ...], Any, Any], Scores | None]] = {
-    "mul": _mul,
-    "div": _div,
-    "add": _add,
-    "sub": _sub,
-    "masked_fill": _masked_fill,
-    "where": _where,
-    "tanh": lambda s, *_: s.tanh(),
-}
 _SOFTMAX = {"_softmax", "_safe_softmax"}
 _EXPONENTIALS = {"exp", "exp2", "logsumexp"}
 _IN_PLACE = {"mul", "div", "add", "sub", "masked_fill", "dropout"}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 from manyheads.errors import ManyheadsError, OptionError
 from manyheads.functional import Call
 from manyheads.probe.call import AttentionCall, disagreement, owned
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.parts import as_tensor, of_heads, of_queries
 
 Change = Callable[[str, Tensor], Tensor]
 Queries = slice | Sequence[int] | Tensor | None
 THE_MODEL = "(the model)"
 """Where a call is made that the watched module makes itself."""
+
+
+class Run(NamedTuple):
+    """One run of a module's forward, and what tells it from its other runs."""
+
+    module: nn.Module
+    mark: object
 
 
 class Recorder:
@@ -41,13 +49,14 @@ class Recorder:
         self.calls: list[Any] = []
         self.seen = 0
         self.notes: set[str] = set()
-        self._stack: list[nn.Module] = []
+        self.missed: dict[str, str] = {}
+        self._stack: list[Run] = []
         self._busy = False
 
     @property
     def module(self) -> nn.Module | None:
         """The module of the model whose forward is running; None outside of all."""
-        return self._stack[-1] if self._stack else None
+        return self._stack[-1].module if self._stack else None
 
     @property
     def is_free(self) -> bool:
@@ -79,19 +88,21 @@ class Recorder:
             self._stack.clear()
 
     def _enter(self, module: nn.Module, _: object) -> None:
-        self._stack.append(module)
+        self._stack.append(Run(module, object()))
 
     def _leave(self, module: nn.Module, *_: object) -> None:
-        if module in self._stack:
-            while self._stack.pop() is not module:
+        if any(run.module is module for run in self._stack):
+            while self._stack.pop().module is not module:
                 pass
 
     def record(
         self,
         source: str,
         make: Callable[[], Call],
-        output: Tensor | None = None,
+        mixed: Mixed,
+        *,
         weights: Tensor | None = None,
+        is_told: bool = True,
         module: nn.Module | None = None,
     ) -> None:
         """Keep a call if it was asked for.
@@ -99,18 +110,26 @@ class Recorder:
         Args:
             source: How it was seen.
             make: Settles what was seen; a mistake in it becomes the call's refusal.
-            output: What the model mixed, (batch, heads, q_len, value_dim).
-            weights: The model's own weights of `compared_rows`; output and weights are None where
-                dropout or the like parts them from what the call says.
+            mixed: What the model mixed.
+            weights: The model's own weights of `compared_rows`, where it has them.
+            is_told: Whether the call tells what the model mixed; dropout parts the two.
             module: Who made the call; None means the module that is running.
         """
-        where = self.names[module or self._stack[-1]]
+        where = self.names[module or self._stack[-1].module]
         self.seen += 1
         if self.wanted is not None and where not in self.wanted:
             return
         with torch.no_grad(), self.busy():
-            found = self._settled(where or THE_MODEL, source, make, output, weights)
+            found = self._settled(where or THE_MODEL, source, make, mixed, weights, is_told)
+            found.run = self._stack[-1].mark
             self.calls.append(found if self.each is None else self.each(found))
+
+    def miss(self, step: str) -> None:
+        """Remember that a softmax of scores was not understood, and for which step before it."""
+        self.notes.add(f"a softmax over what is no whole product of two tensors (after {step})")
+        where = self.names[self._stack[-1].module]
+        if self.wanted is None or where in self.wanted:
+            self.missed.setdefault(where or THE_MODEL, step)
 
     def changed(self, output: Tensor, module: nn.Module | None = None) -> Tensor:
         """What the model goes on with in the place of what its heads mixed.
@@ -119,7 +138,7 @@ class Recorder:
             output: (batch, heads, q_len, value_dim).
             module: Who made the call; None means the module that is running.
         """
-        where = self.names[module or self._stack[-1]]
+        where = self.names[module or self._stack[-1].module]
         if self.change is None or (self.wanted is not None and where not in self.wanted):
             return output
         with self.busy():
@@ -130,31 +149,31 @@ class Recorder:
         where: str,
         source: str,
         make: Callable[[], Call],
-        output: Tensor | None,
+        mixed: Mixed,
         weights: Tensor | None,
+        is_told: bool,
     ) -> AttentionCall:
+        live = None if self.each is None else mixed
         try:
-            call = make()
-            refusal = _without_numbers(call) or disagreement(call, output, weights)
+            call, output = make(), mixed.heads()
+            compared = output if is_told else None
+            refusal = _without_numbers(call) or disagreement(call, compared, weights)
         except ManyheadsError as error:
-            return AttentionCall(where, source, None, refusal=f"({error})")
+            return AttentionCall(where, source, None, refusal=f"({error})", mixed=live)
         if refusal is not None:
-            return AttentionCall(where, source, None, refusal=refusal)
+            return AttentionCall(where, source, None, refusal=refusal, mixed=live)
         if self.heads is not None:
             _check_heads(self.heads, call.q.shape[1], where)
             heads = as_tensor(list(self.heads), call.q.device)
-            call, output = of_heads(call, heads), None if output is None else output[:, heads]
+            call, output = of_heads(call, heads), output[:, heads]
         if self.queries is not None:
             queries = self.queries
             if not isinstance(queries, slice):
                 queries = as_tensor(queries, call.q.device)
-            call, output = (
-                of_queries(call, queries),
-                None if output is None else output[:, :, queries],
-            )
+            call, output = of_queries(call, queries), output[:, :, queries]
         if self.each is None:
-            call, output = owned(call), None if output is None else output.detach().clone()
-        return AttentionCall(where, source, call, output)
+            call, output = owned(call), output.detach().clone()
+        return AttentionCall(where, source, call, output, mixed=live)
 
 
 def _unseen(each: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from manyheads.functional import Call
 from manyheads.functional.call import prepare
 from manyheads.masks import Causal
+from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 
 FUSED = (
@@ -69,8 +70,8 @@ class WatchSDPA(TorchFunctionMode):
 
 def record_sdpa(recorder: Recorder, given: dict[str, Any], output: Tensor) -> None:
     """Record a call by the names of its arguments."""
-    compared = None if given.get("dropout_p") else four(output)
-    recorder.record("sdpa", lambda: call_of(given), compared)
+    is_told = not given.get("dropout_p")
+    recorder.record("sdpa", lambda: call_of(given), Mixed(output, four), is_told=is_told)
 
 
 def call_of(given: dict[str, Any]) -> Call:

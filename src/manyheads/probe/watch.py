@@ -1,12 +1,13 @@
 """Watch a model's attention while it runs."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
-from manyheads.errors import DTypeError, ProbeError
+from manyheads.errors import DTypeError, ProbeError, ProbeWarning
 from manyheads.probe.call import AttentionCall
 from manyheads.probe.compiled import without_compiler
 from manyheads.probe.huggingface import watch_huggingface
@@ -52,6 +53,9 @@ def watch(
         OptionError: If no module has such a name, or a layer no such head.
         ProbeError: If no attention was seen.
 
+    Warns:
+        ProbeWarning: If a softmax of scores was not understood, beside calls that were.
+
     Example:
         >>> import torch, manyheads as mh
         >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()
@@ -79,6 +83,14 @@ def watch(
         yield recorder.calls
     if not recorder.calls:
         raise ProbeError(_nothing(recorder))
+    if recorder.missed:
+        layers_missed = "; ".join(f"{each} ({step})" for each, step in recorder.missed.items())
+        warnings.warn(
+            f"watch saw {recorder.seen} calls, but not each softmax of scores, for a step before "
+            f"it: {layers_missed}. What these layers attend to is not all there.",
+            ProbeWarning,
+            stacklevel=3,
+        )
 
 
 def _nothing(recorder: Recorder) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.inside import weights_of_all
 from manyheads.doctor.patient import Patient
@@ -32,5 +33,6 @@ CHECK = Check(
     healthy="queries that look at different keys",
     source="Zhai et al. 2023, on entropy collapse (arXiv:2303.06296)",
     look=look,
-    symptoms=("saturated", "gradient_dead"),
+    draw=evidence.of_heads,
+    symptoms=("saturated", "gradient_dead", "too_many_heads"),
 )

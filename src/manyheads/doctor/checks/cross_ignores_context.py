@@ -6,25 +6,31 @@ import torch
 
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.patient import Patient
+from manyheads.doctor.weights import kv_len_of
 
 
 def look(patient: Patient) -> Iterator[Sign]:
-    """Give another context and see whether anything changes."""
-    facts, generator = patient.facts, torch.Generator().manual_seed(3000 + patient.seed)
-    call = patient.base
-    for slot in filter(lambda slot: slot is not None, (facts.context, facts.value)):
-        call = call.put(slot, patient.kinds[slot].draw(call.get(slot), generator))
-    if not patient.differs(patient.out, patient.ask(call)).any():
-        where = f"argument {facts.context!r}"
-        yield Sign(where, 0, "outputs change with another context", "all of them do")
+    """Give another context and see whether anything changes; then other keys or values alone."""
+    slots = [each for each in (patient.facts.context, patient.facts.value) if each is not None]
+    # One key has all the weight, whatever it is.
+    alone = [[slot] for slot in slots] if len(slots) > 1 and kv_len_of(patient) > 1 else []
+    for changed in (slots, *alone):
+        generator = torch.Generator().manual_seed(3000 + patient.seed)
+        call = patient.base
+        for slot in changed:
+            call = call.put(slot, patient.kinds[slot].draw(call.get(slot), generator))
+        if not patient.differs(patient.out, patient.ask(call)).any():
+            where = f"argument {changed[0]!r}"
+            yield Sign(where, 0, "outputs change with another one", "all of them do")
+            return
 
 
 CHECK = Check(
     code="cross_ignores_context",
     severity="error",
     title="The context is ignored",
-    explanation="The output is the same whatever the context is. Keys and values are taken from "
-    "the stream itself, so that what should be cross-attention is self-attention.",
+    explanation="The output is the same whatever the context, its keys or its values are: they are "
+    "taken from the stream itself, or from each other. What should be cross-attention is not.",
     cure="Project keys and values from the context: k = k_proj(context), v = v_proj(context). A "
     "packed projection of one stream cannot serve cross-attention.",
     healthy="every output depends on the context",
@@ -37,5 +43,6 @@ CHECK = Check(
         "softmax_axis",
         "padding_leak",
         "rope_on_values",
+        "key_value_swapped",
     ),
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.inside import observed
 from manyheads.doctor.patient import Patient
@@ -38,4 +39,5 @@ CHECK = Check(
     healthy="heads of like loudness",
     source="Michel et al. 2019 (arXiv:1905.10650)",
     look=look,
+    draw=evidence.of_heads,
 )

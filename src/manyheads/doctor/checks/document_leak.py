@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import torch
-
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.hiding import two_documents
 from manyheads.doctor.locate import first_part
 from manyheads.doctor.patient import Patient
 
@@ -13,12 +13,7 @@ def look(patient: Patient) -> Iterator[Sign]:
     """Pack two documents into each row, and change one of them."""
     if not patient.has_tokens or patient.length < 2:
         raise CannotTell("tokens have no output of their own")
-    slot, half = patient.facts.documents, patient.length // 2
-    second = patient.tokens(slice(half, None))
-    given = patient.base.get(slot)
-    ids = second.to(given.dtype if isinstance(given, torch.Tensor) else torch.long)
-    ids = ids if given is None or given.ndim > 1 else ids[0]
-    call = patient.base.put(slot, patient.marks(ids) if ids.ndim > 1 else ids)
+    call, second = two_documents(patient)
     out = patient.ask(call)
     for changed in (~second, second):
         other = patient.scrambled(changed, call)
@@ -44,5 +39,6 @@ CHECK = Check(
     healthy="a document is the same alone and in company",
     source="Krell et al. 2021 (arXiv:2107.02027)",
     look=look,
+    draw=evidence.of_documents,
     needs=("documents",),
 )

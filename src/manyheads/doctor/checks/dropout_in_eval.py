@@ -79,5 +79,5 @@ CHECK = Check(
     source="torch.nn.functional.scaled_dot_product_attention, notes on dropout_p; "
     "pytorch/pytorch#124464",
     look=look,
-    symptoms=("nondeterministic_eval", *UNSETTLED),
+    symptoms=("nondeterministic_eval", *UNSETTLED, "weights_not_one"),
 )

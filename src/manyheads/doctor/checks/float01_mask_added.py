@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.hiding import hide, holes
 from manyheads.doctor.patient import Patient
@@ -40,5 +41,6 @@ CHECK = Check(
     healthy="hidden tokens weigh nothing",
     source="pytorch/pytorch#21518",
     look=look,
-    symptoms=("padding_leak", "mask_inverted", "softmax_axis"),
+    draw=evidence.of_padding,
+    symptoms=("padding_leak", "mask_inverted", "softmax_axis", "weights_not_one"),
 )

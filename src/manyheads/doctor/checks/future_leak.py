@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.locate import first_part
 from manyheads.doctor.patient import Patient
@@ -49,5 +50,12 @@ CHECK = Check(
     healthy="outputs before a cut are bit-identical whatever comes after it",
     source="Vaswani et al. 2017, section 3.2.3 (arXiv:1706.03762)",
     look=look,
-    symptoms=("cache_mismatch", "position_offset_cache", "beam_aliasing", "document_leak"),
+    draw=evidence.of_future,
+    symptoms=(
+        "cache_mismatch",
+        "position_offset_cache",
+        "beam_aliasing",
+        "document_leak",
+        "weights_not_one",
+    ),
 )

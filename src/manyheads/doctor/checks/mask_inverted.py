@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.hiding import hide, holes
 from manyheads.doctor.patient import Patient
@@ -61,6 +62,7 @@ CHECK = Check(
     source="torch.nn.functional.scaled_dot_product_attention, attn_mask; "
     "torch.nn.MultiheadAttention, key_padding_mask; pytorch/pytorch#21518",
     look=look,
+    draw=evidence.of_masks,
     symptoms=(
         "padding_leak",
         "future_leak",
@@ -76,5 +78,6 @@ CHECK = Check(
         "half_overflow",
         "nan_origin",
         "document_leak",
+        "too_many_heads",
     ),
 )

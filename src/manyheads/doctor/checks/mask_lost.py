@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.hiding import hide, holes
 from manyheads.doctor.patient import Patient
@@ -44,5 +45,13 @@ CHECK = Check(
     healthy="hiding a token changes those that read it, and the future stays unseen",
     source="pytorch/pytorch#96941; pytorch/pytorch#92554",
     look=look,
-    symptoms=("padding_leak", "future_leak", "document_leak", "softmax_axis", "cache_mismatch"),
+    draw=evidence.of_masks,
+    symptoms=(
+        "padding_leak",
+        "future_leak",
+        "document_leak",
+        "softmax_axis",
+        "cache_mismatch",
+        "weights_not_one",
+    ),
 )

@@ -5,15 +5,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from manyheads.doctor import evidence
 from manyheads.doctor.call import Call
 from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.decoding import chunk
 from manyheads.doctor.hiding import hide, marked, sides
 from manyheads.doctor.locate import first_part
 from manyheads.doctor.patient import Patient
 
 
 def look(patient: Patient) -> Iterator[Sign]:
-    """Change what padding holds, on both sides; then what the context's holds."""
+    """Change what padding holds, on both sides, and how much there is; the context's likewise."""
     facts = patient.facts
     if facts.context_padding is not None:
         yield from _in_context(patient)
@@ -29,6 +31,26 @@ def look(patient: Patient) -> Iterator[Sign]:
             unit = "of the output of real tokens changes with what padding holds"
             yield Sign(_place(patient, gap, hidden, before, after), float(gap.max()), unit, "none")
             return
+    yield from _by_amount(patient)
+
+
+def _by_amount(patient: Patient) -> Iterator[Sign]:
+    """Leave the padding at the end away altogether."""
+    count = max(1, patient.length // 4)
+    real = patient.length - count
+    padded = hide(patient, patient.tokens(slice(real, None)))
+    try:
+        alone = patient.ask(chunk(patient, padded, 0, real))
+    except Exception:  # of a model that wants rows of its own length
+        return
+    found = patient.ask(padded)
+    found = found[:, :real] if patient.has_tokens else found
+    if found.shape != alone.shape:
+        return
+    gap = patient.differs(found, alone, allowed=patient.close)
+    if gap.any():
+        unit = f"of the output of real tokens changes with {count} places of padding behind them"
+        yield Sign(f"rows padded from {real} on", float(gap.max()), unit, "rounding only")
 
 
 def _in_context(patient: Patient) -> Iterator[Sign]:
@@ -68,5 +90,6 @@ CHECK = Check(
     healthy="outputs of real tokens are bit-identical whatever padding holds",
     source="pytorch/pytorch#92554; unslothai/unsloth#3699",
     look=look,
-    symptoms=("softmax_axis",),
+    draw=evidence.of_padding,
+    symptoms=("softmax_axis", "weights_not_one"),
 )

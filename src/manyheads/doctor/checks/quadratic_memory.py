@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.path import running
 from manyheads.doctor.patient import Patient
 
 MUCH = 100e6
@@ -22,8 +23,7 @@ def look(patient: Patient) -> Iterator[Sign]:
     context = patient.base.get(slot)
     kv_len = context.shape[axis] if isinstance(context, Tensor) else patient.length
     growth = math.prod(patient.given) / (patient.batch * patient.length * kv_len)
-    recorder = _Pairs(patient.length, kv_len)
-    with recorder.following(patient.model):
+    with running(patient.model) as path, _Pairs(patient.length, kv_len, path) as recorder:
         patient.ask(patient.base)
     if not recorder.largest:
         return
@@ -38,26 +38,10 @@ def look(patient: Patient) -> Iterator[Sign]:
 class _Pairs(TorchDispatchMode):
     """Keeps the size, place and name of each operation that writes a number for each pair."""
 
-    def __init__(self, q_len: int, kv_len: int) -> None:
+    def __init__(self, q_len: int, kv_len: int, path: list[str]) -> None:
         super().__init__()
         self.pairs, self.largest = (q_len, kv_len), list[tuple[float, str, str]]()
-        self.path: list[str] = []
-
-    def following(self, model: nn.Module) -> "_Pairs":
-        """Know from now on which module runs."""
-        self.hooks = []
-        for name, module in model.named_modules():
-            enter = module.register_forward_pre_hook(lambda *_, name=name: self.path.append(name))
-            self.hooks += [enter, module.register_forward_hook(self._leave)]
-        return self
-
-    def _leave(self, *_: Any) -> None:
-        self.path.pop()
-
-    def __exit__(self, *error: Any) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        super().__exit__(*error)
+        self.path = path
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

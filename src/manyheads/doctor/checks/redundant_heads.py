@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.inside import observed
 from manyheads.doctor.patient import Patient
@@ -39,4 +40,6 @@ CHECK = Check(
     healthy="heads that differ",
     source="Voita et al. 2019 (arXiv:1905.09418)",
     look=look,
+    draw=evidence.of_heads,
+    symptoms=("too_many_heads",),
 )

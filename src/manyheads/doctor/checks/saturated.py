@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.inside import weights_of_all
 from manyheads.doctor.patient import Patient
@@ -30,5 +31,6 @@ CHECK = Check(
     healthy="scores of a few units, weight on several keys",
     source="Zhai et al. 2023, on entropy collapse (arXiv:2303.06296)",
     look=look,
-    symptoms=("gradient_dead",),
+    draw=evidence.of_heads,
+    symptoms=("gradient_dead", "too_many_heads"),
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.checks.scale_missing import SOURCE, signs
 from manyheads.doctor.patient import Patient
@@ -23,6 +24,7 @@ CHECK = Check(
     healthy="scores times 1 / sqrt(head_dim)",
     source=SOURCE,
     look=look,
+    draw=evidence.of_heads,
     symptoms=(
         "saturated",
         "gradient_dead",

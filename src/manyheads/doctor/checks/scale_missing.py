@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.inside import Observed, observed
 from manyheads.doctor.patient import Patient
@@ -51,5 +52,6 @@ CHECK = Check(
     healthy="scores times 1 / sqrt(head_dim)",
     source=SOURCE,
     look=look,
+    draw=evidence.of_heads,
     symptoms=("saturated", "gradient_dead"),
 )

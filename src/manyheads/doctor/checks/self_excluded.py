@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from manyheads.doctor import evidence
 from manyheads.doctor.attentions import attentions
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.inside import observed
@@ -49,6 +50,7 @@ CHECK = Check(
     healthy="each token sees itself",
     source="Vaswani et al. 2017, section 3.2.3 (arXiv:1706.03762)",
     look=look,
+    draw=evidence.of_itself,
     symptoms=(
         "future_leak",
         "empty_row_nan",

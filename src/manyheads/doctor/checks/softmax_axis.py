@@ -1,18 +1,28 @@
-"""A softmax that normalises over queries or heads instead of keys."""
+"""A softmax that normalises over queries, heads or rows of the batch instead of keys."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from manyheads.doctor import evidence
 from manyheads.doctor.attentions import attentions
 from manyheads.doctor.call import Call
 from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.patient import Patient
+from manyheads.doctor.weights import mixed_weights
 
 
 def look(patient: Patient) -> Iterator[Sign]:
-    """Add outputs over queries, and read rows of constant values."""
+    """Read the axis of each softmax that is seen; where none is, add outputs over queries."""
+    mixed, _ = mixed_weights(patient, patient.base)
+    for each in mixed:
+        sums = each.weights.double().sum(dim=-1)
+        if each.axis != -1 and float((sums - 1).abs().max()) > 1e-3:
+            worst = float(sums.flatten()[(sums.flatten() - 1).abs().argmax()])
+            where = f"{each.where or type(patient.model).__name__}, softmax over dim {each.axis}"
+            yield Sign(where, worst, "is what the weights of a query sum to over its keys", "1")
+            return
     for name, part in attentions(patient):
         if not part.has_tokens or not part.x.is_floating_point() or part.x.ndim != 3:
             continue
@@ -50,12 +60,14 @@ CHECK = Check(
     code="softmax_axis",
     severity="error",
     title="The softmax runs over the wrong axis",
-    explanation="Weights sum to 1 over the queries instead of over the keys: each key hands out "
-    "one portion, queries compete for it, and under a causal mask the past hears of the future.",
+    explanation="Weights sum to 1 over the queries, or the heads, instead of over the keys: each "
+    "key hands out one portion, queries compete for it, and under a causal mask the past hears of "
+    "the future.",
     cure="scores.softmax(dim=-1), where scores are (..., q_len, kv_len).",
     healthy="weights of each query sum to 1 over its keys",
     source="Vaswani et al. 2017, eq. 1 (arXiv:1706.03762)",
     look=look,
+    draw=evidence.of_heads,
     symptoms=(
         "future_leak",
         "padding_leak",
@@ -67,5 +79,8 @@ CHECK = Check(
         "window_off_by_one",
         "cache_mismatch",
         "weights_after_dropout",
+        "weights_not_one",
+        "batch_mixing",
+        "rope_on_values",
     ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from manyheads.doctor import evidence
 from manyheads.doctor.attentions import count_attentions
 from manyheads.doctor.check import CannotTell, Check, Sign
 from manyheads.doctor.patient import Patient
@@ -43,5 +44,6 @@ CHECK = Check(
     healthy="as many keys as declared, the query's own included",
     source="huggingface/transformers#39408",
     look=look,
+    draw=evidence.of_window,
     needs=("window",),
 )

@@ -1,0 +1,98 @@
+"""Rotary that pairs other features than the weights were trained for."""
+
+import copy
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.copying import private_copy
+from manyheads.doctor.inside import observed
+from manyheads.doctor.output import main_slot, part
+from manyheads.doctor.patient import Patient
+from manyheads.doctor.running import run
+
+APART = re.compile(
+    r"(^|[._])(w?_?[qk]|w_?(query|key)|query|keys?|to_[qk]|[qk]_?(proj|linear|lin|net|map|norm))"
+    r"([._]|$)",
+    re.IGNORECASE,
+)
+TOGETHER = re.compile(r"qkv|in_proj|c_attn", re.IGNORECASE)
+
+
+def look(patient: Patient) -> Iterator[Sign]:
+    """Compare with the reference; where that differs, lay the weights' pairs out the other way."""
+    right = _reference(patient)
+    off = float(patient.differs(patient.out, right, allowed=patient.close).max())
+    if not off:
+        return
+    for halves in (False, True):
+        model, where = _laid_out(patient, halves)
+        found = patient.ask(patient.base, model=model)
+        if not patient.differs(found, right, allowed=patient.close).any():
+            name = "halves" if halves else "neighbours"
+            unit = f"of the output is off, and nothing once the weights' pairs are {name}"
+            yield Sign(where, off, unit, "rounding only")
+            return
+    raise CannotTell(
+        f"{off:.2g} of the output differs from the reference, whatever the order of pairs: "
+        f"something else is not the same"
+    )
+
+
+def _reference(patient: Patient) -> Tensor:
+    """What the reference answers."""
+    model = private_copy(patient.facts.reference).eval()  # type: ignore[arg-type]
+    model = model.double() if patient.is_wide else model
+    try:
+        output = run(model, patient.base)
+    except Exception as error:
+        raise CannotTell(f"the reference raised {type(error).__name__}: {error}") from error
+    found = part(output, patient.facts.out)
+    found = found if isinstance(found, Tensor) else part(output, main_slot(output))
+    if not isinstance(found, Tensor) or found.numel() != patient.out.numel():
+        raise CannotTell("the reference answers in another shape")
+    found = found.transpose(0, 1) if patient.facts.layout == "length" else found
+    return found.reshape(patient.out.shape)
+
+
+def _laid_out(patient: Patient, halves: bool) -> tuple[nn.Module, str]:
+    """A copy whose queries and keys are made in another order, and where the first of them are."""
+    head_dim = patient.facts.head_dim or observed(patient)[0].head_dim
+    model = copy.deepcopy(patient.model)
+    changed = []
+    for name, weight in model.named_parameters():
+        apart, rows = bool(APART.search(name)), len(weight) if weight.ndim else 0
+        if rows % head_dim or head_dim % 2 or not (apart or TOGETHER.search(name)):
+            continue
+        heads = rows // head_dim
+        if not apart:  # queries, then keys, then values
+            shared = patient.facts.num_kv_heads
+            heads -= shared if shared is not None else heads // 3
+        with torch.no_grad():
+            own = weight[: heads * head_dim]
+            pairs = (-1, 2) if halves else (2, -1)
+            split = own.reshape(heads, *(head_dim // 2 if each < 0 else each for each in pairs), -1)
+            own.copy_(split.transpose(1, 2).reshape(own.shape))
+        changed.append(name)
+    if not changed:
+        raise CannotTell("the model names no weights of queries and keys")
+    return model, changed[0]
+
+
+CHECK = Check(
+    code="rope_pairs_mixed",
+    severity="error",
+    title="Rotary pairs the wrong features",
+    explanation="Rotary turns pairs of features. Some models pair neighbours (0 1, 2 3), others "
+    "halves (0 4, 1 5), and weights that were trained the one way give fluent nonsense the other.",
+    cure='Rotary(pairs="halves") for weights of Hugging Face, pairs="interleaved" for those of '
+    "the original LLaMA and GPT-J; or reorder the rows of the projections of queries and keys.",
+    healthy="the answers of the reference",
+    source="Su et al. 2021, eq. 34 (arXiv:2104.09864); huggingface/transformers#25199",
+    look=look,
+    needs=("reference",),
+    symptoms=("rope_on_values",),
+)

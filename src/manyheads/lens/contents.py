@@ -1,0 +1,89 @@
+"""What the explorer is told beside the weights: which readings there are, and their texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manyheads.errors import OptionError, ShapeError
+from manyheads.lens.labels import shorten, visible
+from manyheads.lens.maps import Labels, labels_of
+from manyheads.lens.portrait import Portrait
+
+Readings = Sequence[Portrait] | Mapping[str, Sequence[Portrait]]
+"""The layers of one reading, or of several by name: of two texts, of two models."""
+ReadingLabels = Labels | Mapping[str, Labels]
+
+WIDEST = 64
+"""A longer label is cut, so that 32,768 of them leave room for the weights."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is shown, in order.
+
+    Args:
+        portraits: Of all readings, layer by layer.
+        readings: The names of the readings.
+        texts: The labels of each text that is read, once.
+        places: For each portrait its reading, and the texts of its queries and keys, by number.
+    """
+
+    portraits: Sequence[Portrait]
+    readings: Sequence[str]
+    texts: Sequence[Sequence[str]]
+    places: Sequence[Mapping[str, int]]
+
+    def told(self, title: str, headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """All of it for JSON, with what `pack` says of each portrait's bytes."""
+        layers = [{**header, **at} for header, at in zip(headers, self.places, strict=True)]
+        return {"title": title, "readings": self.readings, "texts": self.texts, "layers": layers}
+
+
+def gather(
+    portraits: Readings, query_labels: ReadingLabels, key_labels: ReadingLabels | None
+) -> Contents:
+    """Put portraits and labels together.
+
+    Args:
+        portraits: What `portray` kept, by layer; of several readings by their names.
+        query_labels: A label for each query; by the name of a reading where there are several, by
+            the name of a layer where layers read different tokens.
+        key_labels: A label for each key, likewise; None takes those of the queries.
+
+    Raises:
+        OptionError: If there is nothing to show.
+        ShapeError: If the labels are not one a token.
+    """
+    several = isinstance(portraits, Mapping)
+    readings = dict(portraits) if isinstance(portraits, Mapping) else {"": portraits}
+    if not readings or not all(readings.values()):
+        raise OptionError("portraits must hold at least one layer; got none. Watch a model first.")
+    keys = query_labels if key_labels is None else key_labels
+    texts: dict[tuple[str, ...], int] = {}
+    kept, places = [], []
+    for number, (reading, layers) in enumerate(readings.items()):
+        sides = [
+            ("queries", "query_labels", query_labels, "q_len"),
+            ("keys", "key_labels", keys, "kv_len"),
+        ]
+        for portrait in layers:
+            at = {"reading": number}
+            for (side, name, labels, axis), length in zip(sides, portrait.lengths, strict=True):
+                of = _of_reading(name, labels, reading) if several else labels
+                own = labels_of(name, of, portrait.layer, length, axis)  # type: ignore[arg-type]
+                at[side] = texts.setdefault(tuple(own), len(texts))
+            kept.append(portrait)
+            places.append(at)
+    shown = [[shorten(visible(token[: 2 * WIDEST]), WIDEST) for token in text] for text in texts]
+    return Contents(kept, list(readings), shown, places)
+
+
+def _of_reading(name: str, labels: ReadingLabels, reading: str) -> Any:
+    if not isinstance(labels, Mapping):
+        return labels  # two models that read one text
+    if reading not in labels:
+        raise ShapeError(
+            f"{name} must have the labels of each reading; got {name} of {sorted(labels)}, none of "
+            f"{reading!r}. Add them, or give one list for all."
+        )
+    return labels[reading]

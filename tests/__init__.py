@@ -1,0 +1,1 @@
+"""Ours, also where an installed package brings tests of its own by the same name."""
