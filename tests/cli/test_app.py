@@ -136,3 +136,21 @@ def test_help_lists_every_command_and_version_is_the_packages(capsys):
 def test_every_command_explains_its_options(name, capsys):
     assert main([name, "--help"]) == 0
     assert f"manyheads {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "end"), [("smolm2", "Did you mean 'smollm2'?"), ("runs/none", "Name one of these.")]
+)
+def test_a_model_that_is_not_there_is_told_what_there_is(model, end, capsys):
+    assert main(["look", model, "a text"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("manyheads: MODEL must be a folder that is there, smollm2, minilm")
+    assert told.endswith(f"got {model!r}. {end}\n")
+
+
+def test_a_warning_of_ours_is_a_line_without_our_code():
+    arguments = ["look", "mask", "Causal() | Window(3)", "--length", "4"]
+    done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("manyheads: `Causal() | Window(3)` lets queries see later keys")

@@ -137,6 +137,11 @@ def test_whatever_else_a_text_says_is_refused_and_never_run(text, tmp_path, monk
         ("Windw(3)", r"must join Causal, Window, .* got 'Windw\(3\)' in .* Did you mean 'Window'"),
         ("Causal() & Widow", "got 'Widow' in .* Did you mean 'Window'"),
         ("Causal() + Window(3)", r"got 'Causal\(\) \+ Window\(3\)' in .* Build any other mask"),
+        (
+            "Causal() and Window(3)",
+            r"joined by & \| ~; got .* Write & for and, \| for or, ~ for not",
+        ),
+        ("not Causal()", r"joined by & \| ~; got 'not Causal\(\)'"),
         ("Window(2.5)", "must be a whole number, a word, None, a tuple, or a mask; got"),
         (
             "Window(width=3)",

@@ -6,7 +6,7 @@ import sys
 from cyclopts import App, CycloptsError, Parameter
 
 from manyheads import __version__
-from manyheads.cli.failure import FAILED, INTERRUPTED, WRONG_USE, complain
+from manyheads.cli.failure import FAILED, INTERRUPTED, WRONG_USE, complain, warnings_in_a_line
 from manyheads.errors import ManyheadsError
 
 # By the module that holds it, so that a command loads no other's.
@@ -14,7 +14,7 @@ COMMANDS = {
     "demo": "Train on dates of many languages, translate, and see which head reads what.",
     "train": "Train a Transformer on a task, with a progress bar.",
     "generate": "Write the answer of a trained model, or of SmolLM2, to each text.",
-    "look": "Print a table of heads, and draw each of them; or draw a mask.",
+    "look": "Print what each head of a model does, and draw the clearest; or draw a mask.",
     "explain": "Tell which backend does an attention call, why, and at what memory.",
     "cache": "Tell what a model's keys and values take, and would take otherwise.",
     "compare": "Tell how far an approximation is off, and from which length on it is faster.",
@@ -50,7 +50,8 @@ def run(arguments: list[str]) -> int:
     if debug:
         arguments = [each for each in own if each != "--debug"] + arguments[len(own) :]
     try:
-        code = app(arguments)
+        with warnings_in_a_line():
+            code = app(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be answered
     except CycloptsError as error:
         command = " ".join(["manyheads", *(error.command_chain or ())])

@@ -13,7 +13,10 @@ from manyheads.cli.write_heads import PAGES, table, writer
 from manyheads.errors import OptionError
 from manyheads.lens import HeadSummary, Portrait
 
-look = App(name="look", help="Print a table of heads of any model, and draw them; or draw a mask.")
+look = App(
+    name="look",
+    help="Print what each head of any model does, and draw the clearest; or draw a mask.",
+)
 look.command("manyheads.cli.mask:mask", help="Draw a mask, and count what it leaves.")
 
 DULL = ("evenly", "mixed", "first token")

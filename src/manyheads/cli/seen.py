@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from manyheads.cli.heads import look_at
 from manyheads.cli.target import guessed, inputs_of, load
-from manyheads.errors import ManyheadsError, MissingExtraError, OptionError
+from manyheads.errors import ManyheadsError, MissingExtraError, OptionError, nearest
 from manyheads.interop.packages import MINILM, find_file
 from manyheads.lens import Portrait, of_weights, portray
 from manyheads.probe import AttentionCall, watch
@@ -48,7 +48,7 @@ def see(model: str, text: str | None, inputs: Sequence[str] = ()) -> Seen:
         inputs: For a ``file.py:name``, shapes or names instead of a text; see `inputs_of`.
 
     Raises:
-        OptionError: If there is no text where one is needed.
+        OptionError: If there is no such model, or no text where one is needed.
     """
     if model == "smollm2":
         return _of_smollm2(_given(text))
@@ -59,7 +59,11 @@ def see(model: str, text: str | None, inputs: Sequence[str] = ()) -> Seen:
         return _of_target(model, text, list(inputs))
     if (folder := _of_package(model)) is not None:
         return _of_folder(str(folder), _given(text))
-    return _of_run(model, _given(text))
+    raise OptionError(
+        f"MODEL must be a folder that is there, smollm2, minilm, another installed package of "
+        f"weights, or file.py:name; got {model!r}. "
+        f"{nearest(model, ('smollm2', *_PACKAGES), 'Name one of these.')}"
+    )
 
 
 def _given(text: str | None) -> str:

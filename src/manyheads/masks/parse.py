@@ -66,6 +66,11 @@ def _mask(node: ast.expr, text: str) -> Mask:
             return ~_mask(operand, text)
         case ast.Call(func=ast.Name(id=name)) if name in _writable():
             return _call(name, node, text)
+        case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            raise MaskError(
+                f"Masks must be joined by & | ~; got {_short(ast.unparse(node))}. Write & for and, "
+                f"| for or, ~ for not."
+            )
         case ast.Name(id=name) if name in _writable():
             raise MaskError(
                 f"A mask must be called; got {_short(name)} in {_short(text)}. Write {name}(), "
