@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -151,3 +153,19 @@ def test_mistakes_are_named_with_their_cure(
 ) -> None:
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_loading_the_profiler_takes_nothing_from_the_time_for_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+
+    def slow_at_first(call: Callable[[], object], device: torch.device) -> int:
+        clock[0] += 2.0 if clock[0] else 60.0
+        return 0
+
+    module = import_module("manyheads.functional.compare")
+    monkeypatch.setattr(module, "peak_bytes", slow_at_first)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    costs = mh.compare(mh.attention, half, Q, K, V).costs
+    assert [cost.length for cost in costs] == [64, 128, 256]  # begun after 0, 4 and 8 seconds

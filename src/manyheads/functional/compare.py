@@ -155,6 +155,9 @@ def _costs(
     mask: Mask | None,
     lengths: Sequence[int] | None,
 ) -> Iterator[Cost]:
+    if lengths is None:
+        # Torch's profiler takes seconds to load, once; the lengths shall not pay for it.
+        peak_bytes(lambda: None, q.device)
     start = time.perf_counter()
     for length in itertools.count() if lengths is None else lengths:
         if lengths is None:
