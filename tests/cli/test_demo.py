@@ -32,6 +32,7 @@ def test_the_demo_tells_what_it_reached_and_fails_where_that_is_too_little(
     for field in ("year", "month", "day"):
         assert f"  {field:6}decoder.0.cross head " in out
     assert "with the cache" in out
+    assert f'manyheads look {tmp_path} "May 4, 1979" --out date.html' in out
     assert (tmp_path / "heads.png").stat().st_size > 5000
 
 

@@ -68,6 +68,7 @@ def demo(*, out: Path = Path("demo"), threads: int | None = None, quiet: bool = 
     say(f"\nEvery head is drawn in {picture}, those above with what they should read outlined.")
     say(_speed(trained, [example.source for example in test[:MEASURED]]))
     say(f"All of it took {time.perf_counter() - started:.0f} s.")
+    say(f'Try a date of your own: manyheads look {out} "May 4, 1979" --out date.html')
 
     kept = right >= LEAST_RIGHT and all(head.mass >= LEAST_MASS for head in best.values())
     if not kept:
