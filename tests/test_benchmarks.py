@@ -281,7 +281,9 @@ def test_a_page_is_judged_by_its_bytes_and_by_how_it_opens() -> None:
     def row(**told: object) -> dict[str, object]:
         return {"viewer": "ours", "MB": 4.0, "offline": "opens", "opens in s": 1.0, **told}
 
-    assert [goal.kept for goal in pages.judge([row(), row(viewer="x", MB=700.0)])] == [True, True]
+    long = row(length=pages.LONGEST)
+    assert [goal.kept for goal in pages.judge([long, row(viewer="x", MB=700.0)])] == [True, True]
+    assert [goal.kept for goal in pages.judge([row()])] == [None, True]  # not long enough to say
     assert [goal.kept for goal in pages.judge([row(MB=5.5)])] == [False, True]
-    assert [goal.kept for goal in pages.judge([row(offline="blank")])] == [True, False]
+    assert [goal.kept for goal in pages.judge([row(offline="blank")])] == [None, False]
     assert [goal.kept for goal in pages.judge([])] == [None, None]
