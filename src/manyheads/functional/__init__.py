@@ -21,7 +21,8 @@ from manyheads.functional.performer import (
 )
 from manyheads.functional.recurrent import recurrent_attention
 from manyheads.functional.running_sums import RunningSums
-from manyheads.functional.statistics import Peak, Statistics, Top, statistics
+from manyheads.functional.statistics import Statistics, statistics
+from manyheads.functional.strongest import Peak, Top
 
 __all__ = [
     "BACKENDS",

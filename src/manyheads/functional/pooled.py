@@ -5,30 +5,43 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from manyheads.functional.call import Call
-from manyheads.functional.pieces import Piece, pieces
+from manyheads.functional.passes import Met
 
 How = Literal["mean", "sum", "max"]
 
 
-def pool(call: Call, total: Tensor, height: int, width: int, how: How) -> Tensor:
-    """The weights, pooled to cells of almost equal size: (batch, heads, height, width).
+class Pooled:
+    """Asks for the weights, pooled to cells of almost equal size.
 
     Args:
-        call: The call.
-        total: Log-sum-exp of each row, sink included; finite where a row sees nobody.
+        total: What each row is normalised by, in logarithms.
+        kv_len: How many keys there are.
         height: Rows of the picture, at most q_len.
         width: Columns of the picture, at most kv_len.
         how: What a cell says of its weights; pairs that may not see each other count as 0.
     """
-    batch, heads, q_len, _ = call.q.shape
-    cell_of_row, of_row = _cells(q_len, height, total)
-    cell_of_key, of_key = _cells(call.k.shape[2], width, total)
-    picture = total.new_zeros(batch, heads, height, width)
-    add = _add_greatest if how == "max" else _add_sums
-    for piece in pieces(call):
-        add(picture, piece, total, cell_of_row[piece.rows], cell_of_key[piece.keys])
-    return picture / of_row[:, None] / of_key if how == "mean" else picture
+
+    def __init__(self, total: Tensor, kv_len: int, height: int, width: int, how: How) -> None:
+        self.how = how
+        self.cell_of_row, self.of_row = _cells(total.shape[2], height, total)
+        self.cell_of_key, self.of_key = _cells(kv_len, width, total)
+        self.picture = total.new_zeros(*total.shape[:2], height, width)
+
+    def meet(self, piece: Met) -> None:
+        rows, keys = self.cell_of_row[piece.rows], self.cell_of_key[piece.keys]
+        at = (piece.sequence, piece.heads, _met(rows), _met(keys))
+        if self.how == "max":
+            greatest = _greatest(piece.weights, rows, keys)
+            self.picture[at] = torch.maximum(self.picture[at], greatest)
+        else:
+            sums = _indicators(rows, piece.weights).T @ piece.weights
+            self.picture[at] += sums @ _indicators(keys, piece.weights)
+
+    def answer(self) -> Tensor:
+        """(batch, num_heads, height, width)."""
+        if self.how == "mean":
+            return self.picture / self.of_row[:, None] / self.of_key
+        return self.picture
 
 
 def _cells(length: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,32 +50,22 @@ def _cells(length: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return cell, cell.bincount(minlength=count).to(like.dtype)
 
 
-def _add_sums(
-    picture: Tensor, piece: Piece, total: Tensor, row_cells: Tensor, key_cells: Tensor
-) -> None:
-    weights = (piece.scores - total[piece.at][..., None]).exp_()
-    rows, row_at = _indicators(row_cells, total)
-    keys, key_at = _indicators(key_cells, total)
-    picture[piece.sequence, piece.heads, row_at, key_at] += rows.T @ weights @ keys
+def _met(cells: Tensor) -> slice:
+    """Which cells some neighbouring tokens are in."""
+    return slice(int(cells[0]), int(cells[-1]) + 1)
 
 
-def _indicators(cells: Tensor, like: Tensor) -> tuple[Tensor, slice]:
-    """(tokens, cells met), 1 where a token is in a cell; and which cells those are."""
-    first, last = int(cells[0]), int(cells[-1])
-    met = torch.arange(first, last + 1, device=cells.device)
-    return (cells[:, None] == met).to(like.dtype), slice(first, last + 1)
+def _indicators(cells: Tensor, like: Tensor) -> Tensor:
+    """(tokens, cells met), 1 where a token is in a cell."""
+    met = torch.arange(int(cells[0]), int(cells[-1]) + 1, device=cells.device)
+    return (cells[:, None] == met).to(like.dtype)
 
 
-def _add_greatest(
-    picture: Tensor, piece: Piece, total: Tensor, row_cells: Tensor, key_cells: Tensor
-) -> None:
-    logarithms = piece.scores - total[piece.at][..., None]
-    sizes = row_cells.unique_consecutive(return_counts=True)[1].tolist()
+def _greatest(weights: Tensor, rows: Tensor, keys: Tensor) -> Tensor:
+    """The greatest weight of each cell met."""
+    sizes = rows.unique_consecutive(return_counts=True)[1].tolist()
     # Rows first: they lie together, and what is left is small.
-    greatest = torch.stack([rows.amax(dim=2) for rows in logarithms.split(sizes, dim=2)], dim=2)
-    first, last = int(key_cells[0]), int(key_cells[-1])
-    cells = slice(first, last + 1)
-    found = greatest.new_full((*greatest.shape[:3], last + 1 - first), -torch.inf)
-    found.scatter_reduce_(3, (key_cells - first).expand_as(greatest), greatest, "amax")
-    at = (piece.sequence, piece.heads, slice(int(row_cells[0]), int(row_cells[-1]) + 1), cells)
-    picture[at] = torch.maximum(picture[at], found.exp_())
+    greatest = torch.stack([some.amax(dim=2) for some in weights.split(sizes, dim=2)], dim=2)
+    met = _met(keys)
+    found = greatest.new_zeros((*greatest.shape[:3], met.stop - met.start))
+    return found.scatter_reduce_(3, (keys - met.start).expand_as(greatest), greatest, "amax")

@@ -1,7 +1,6 @@
 """What a call's weights are like, exactly, without ever holding them all."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,43 +9,28 @@ from torch import Tensor
 from manyheads.errors import DeviceError, OptionError, ShapeError
 from manyheads.functional.call import Call, prepare
 from manyheads.functional.choose import choose
-from manyheads.functional.paired import paired_scores
-from manyheads.functional.pieces import SCORES, mask_of, pieces
-from manyheads.functional.pooled import How, pool
-from manyheads.functional.reference import masked_scores, softmax_scores
+from manyheads.functional.masses import (
+    Carried,
+    KeyMass,
+    PairMass,
+    Pairs,
+    by_distance,
+    key_sets,
+    on_few_keys,
+    on_one_behind,
+)
+from manyheads.functional.passes import Answer, Question, meet
+from manyheads.functional.pieces import SCORES
+from manyheads.functional.pooled import How, Pooled
+from manyheads.functional.reference import softmax_scores
 from manyheads.functional.rows import Rows, rows_of
-from manyheads.functional.window import window
+from manyheads.functional.strongest import Peak, Peaks, Top, TopKeys
+from manyheads.functional.window import Tokens, indices, window
 from manyheads.masks import Bound, Mask
 from manyheads.positions import Bias
 from manyheads.shapes import Positions, check_count, check_tensor, whole
 
 PerRow = Float[Tensor, "batch num_heads q_len"]
-Tokens = slice | int | Sequence[int] | Tensor | None
-"""Some tokens of one side: a slice, an index, several, bools; None for all."""
-
-
-class Peak(NamedTuple):
-    """The greatest weight of each row.
-
-    Args:
-        weight: (batch, num_heads, q_len).
-        key: (batch, num_heads, q_len), the first key that has it; -1 if the row sees nobody.
-    """
-
-    weight: Tensor
-    key: Tensor
-
-
-class Top(NamedTuple):
-    """The greatest weights of each row, greatest first.
-
-    Args:
-        weights: (batch, num_heads, q_len, count).
-        keys: (batch, num_heads, q_len, count); -1, with weight 0, where a row sees fewer.
-    """
-
-    weights: Tensor
-    keys: Tensor
 
 
 class Statistics:
@@ -95,36 +79,14 @@ class Statistics:
         """
         return self._rows().entropy
 
-    @torch.no_grad()
     def peak(self) -> Peak:
         """The greatest weight of each row, and the key that has it."""
-        total = self._total()
-        best = torch.full_like(total, -torch.inf)
-        place = torch.full(total.shape, -1, dtype=torch.int64, device=total.device)
-        for piece in pieces(self.call):
-            score, key = piece.scores.max(dim=-1)
-            better = score > best[piece.at]
-            best[piece.at] = torch.where(better, score, best[piece.at])
-            place[piece.at] = torch.where(better, key + piece.keys.start, place[piece.at])
-        return Peak((best - total).exp(), place)
+        return self._ask(Peaks(self.total()))
 
-    @torch.no_grad()
     def top(self, count: int) -> Top:
         """The ``count`` greatest weights of each row, and their keys."""
         check_count("count", count)
-        total = self._total()
-        shape = (*total.shape, count)
-        best = total.new_full(shape, -torch.inf)
-        places = torch.full(shape, -1, dtype=torch.int64, device=total.device)
-        for piece in pieces(self.call):
-            few = min(count, piece.scores.shape[-1])
-            scores, keys = piece.scores.topk(few, dim=-1)
-            both = torch.cat((best[piece.at], scores), dim=-1)
-            every = torch.cat((places[piece.at], keys + piece.keys.start), dim=-1)
-            best[piece.at], chosen = both.topk(count, dim=-1)
-            places[piece.at] = every.gather(-1, chosen)
-        places = places.masked_fill(best == -torch.inf, -1)
-        return Top((best - total[..., None]).exp(), places)
+        return self._ask(TopKeys(self.total(), count))
 
     @torch.no_grad()
     def mass(self, keys: Tensor) -> Float[Tensor, "batch num_heads q_len *sets"]:
@@ -142,21 +104,13 @@ class Statistics:
             >>> mh.statistics(q, k, v).mass(torch.tensor([True, True, False, False]))
             tensor([[[0.5000, 0.5000, 0.5000, 0.5000]]])
         """
-        columns = self._columns(keys)
-        total = self._total()
-        mass = total.new_zeros(*total.shape, columns.shape[2])
+        columns = key_sets(self.call, keys)
         met = columns.ne(0).any(dim=2).any(dim=0)
         few = met.nonzero()[:, 0]
         if 8 * len(few) <= len(met):
-            for rows in self._row_blocks(len(few)):
-                scores = masked_scores(window(self.call, slice(0, len(total)), rows, few))
-                weights = (scores - total[:, :, rows, None]).exp_()
-                mass[:, :, rows] = weights @ columns[:, None, few]
+            mass = on_few_keys(self.call, self.total(), columns, few)
         else:
-            for piece in pieces(self.call):
-                weights = (piece.scores - total[piece.at][..., None]).exp_()
-                of = piece.sequence if columns.shape[0] > 1 else slice(None)
-                mass[piece.at] += weights @ columns[of, None, piece.keys]
+            mass = self._ask(KeyMass(self.total(), columns))
         return mass if keys.ndim == 3 else mass[..., 0]
 
     @torch.no_grad()
@@ -171,23 +125,13 @@ class Statistics:
                 f"tokens must be an int; got tokens={tokens!r}. It counts positions back from a "
                 f"query: 0 is its own, below 0 those to come."
             )
-        tokens = count
-        bound = mask_of(self.call)
-        q_first, kv_first = bound.q.position, bound.kv.position
-        if isinstance(q_first, Tensor) or isinstance(kv_first, Tensor):
-            return self._by_distance(lambda distance: distance == tokens)
-        total = self._total()
-        mass = torch.zeros_like(total)
-        shift = q_first - kv_first - tokens
-        first, last = max(0, -shift), min(bound.q.length, bound.kv.length - shift)
-        if first < last:
-            rows = slice(first, last)
-            scores = paired_scores(self.call, rows, shift)
-            mass[:, :, rows] = (scores - total[:, :, rows]).exp()
-        return mass
+        found = on_one_behind(self.call, self.total(), count)
+        if found is not None:
+            return found
+        return self._ask(by_distance(self.call, self.total(), lambda distance: distance == count))
 
     @torch.no_grad()
-    def mass_of(self, pairs: Callable[[slice, slice, slice], Tensor]) -> PerRow:
+    def mass_of(self, pairs: Pairs) -> PerRow:
         """How much of its weight each query gives to pairs of a kind: same token, same speaker.
 
         Args:
@@ -204,17 +148,11 @@ class Statistics:
             ... )
             tensor([[[0.7500, 0.2500, 0.7500, 0.7500]]])
         """
-        total = self._total()
-        mass = torch.zeros_like(total)
-        for piece in pieces(self.call):
-            weights = (piece.scores - total[piece.at][..., None]).exp_()
-            of_pair = pairs(piece.sequence, piece.rows, piece.keys).to(weights.dtype)
-            mass[piece.at] += weights.mul_(of_pair).sum(dim=-1)
-        return mass
+        return self._ask(PairMass(self.total(), pairs))
 
     def distance(self) -> PerRow:
         """How far away each query looks: abs(q_pos - kv_pos) in tokens, averaged by the weights."""
-        return self._by_distance(torch.abs)
+        return self._ask(by_distance(self.call, self.total(), torch.abs))
 
     @torch.no_grad()
     def received(self) -> Float[Tensor, "batch num_heads kv_len"]:
@@ -237,21 +175,14 @@ class Statistics:
             >>> mh.statistics(q, k, v, mh.Causal()).carried(torch.tensor([[[0.0, 1.0]]]))
             tensor([[[[0.5000, 0.5000]]]])
         """
-        batch, heads, q_len, _ = self.call.q.shape
+        batch, _, q_len, _ = self.call.q.shape
         shape = check_tensor("amounts", amounts).shape
         if len(shape) != 3 or (shape[0], shape[2]) != (batch, q_len):
             raise ShapeError(
                 f"amounts must be (batch, rows, q_len), with batch={batch} and q_len={q_len}; got "
                 f"shape {tuple(shape)}. Give one number for each query."
             )
-        total = self._total()
-        carried = total.new_zeros(batch, heads, amounts.shape[1], self.call.k.shape[2])
-        amounts = amounts[:, None].to(total)
-        for piece in pieces(self.call):
-            weights = (piece.scores - total[piece.at][..., None]).exp_()
-            moved = amounts[piece.sequence, :, :, piece.rows] @ weights
-            carried[piece.sequence, piece.heads, :, piece.keys] += moved
-        return carried
+        return self._ask(Carried(self.total(), amounts, self.call.k.shape[2]))
 
     @torch.no_grad()
     def pooled(
@@ -271,8 +202,9 @@ class Statistics:
                 f"how must be one of mean, sum, max; got how={how!r}. It says what a cell of many "
                 f"weights shows."
             )
-        height, width = min(height, self.call.q.shape[2]), min(width, self.call.k.shape[2])
-        return pool(self.call, self._total(), height, width, how)
+        q_len, kv_len = self.call.q.shape[2], self.call.k.shape[2]
+        height, width = min(height, q_len), min(width, kv_len)
+        return self._ask(Pooled(self.total(), kv_len, height, width, how))
 
     @torch.no_grad()
     def weights(
@@ -287,8 +219,8 @@ class Statistics:
             keys: Which keys, likewise.
         """
         batch, heads, q_len, _ = self.call.q.shape
-        queries = _indices("rows", rows, q_len, self.call.q.device)
-        wanted = _indices("keys", keys, self.call.k.shape[2], self.call.q.device)
+        queries = indices("rows", rows, q_len, self.call.q.device)
+        wanted = indices("keys", keys, self.call.k.shape[2], self.call.q.device)
         every, kv = slice(0, batch), slice(0, self.call.k.shape[2])
         found = [
             softmax_scores(window(self.call, every, some, kv))[0][..., wanted]
@@ -296,64 +228,30 @@ class Statistics:
         ]
         return torch.cat(found, dim=2)
 
+    def meet(self, *questions: Question[Any]) -> None:
+        """Let several questions meet the scores in one pass, for little more than one of them.
+
+        Args:
+            questions: Such as `Peaks`, `PairMass` or `Pooled`; each then has its answer.
+        """
+        meet(self.call, self.total(), questions)
+
+    def total(self) -> PerRow:
+        """What each row of scores is normalised by, in logarithms; 0 if it sees nobody.
+
+        It has no gradient, and counts a sink, both unlike `lse`.
+        """
+        total = self._rows().total
+        return total.masked_fill(total == -torch.inf, 0.0)
+
     def _rows(self) -> Rows:
         if self._kept is None:
             self._kept = rows_of(self.call)
         return self._kept
 
-    def _total(self) -> Tensor:
-        """What each row of scores is normalised by, in logarithms; finite for every row."""
-        total = self._rows().total
-        return total.masked_fill(total == -torch.inf, 0.0)
-
-    def _row_blocks(self, keys: int) -> list[slice]:
-        batch, heads, q_len, _ = self.call.q.shape
-        most = max(1, SCORES // max(1, batch * heads * keys))
-        return [slice(first, min(first + most, q_len)) for first in range(0, q_len, most)]
-
-    def _by_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The mean of a function of (query's position - key's position), by the weights."""
-        bound = mask_of(self.call)
-        q, kv = bound.q.side(-2).position, bound.kv.side(-1).position
-
-        def of_pair(sequence: slice, rows: slice, keys: slice) -> Tensor:
-            return function(_of(q, sequence)[:, :, rows] - _of(kv, sequence)[..., keys])
-
-        return self.mass_of(of_pair)
-
-    def _columns(self, keys: Tensor) -> Tensor:
-        """Sets of keys as numbers (batch or 1, kv_len, sets)."""
-        batch, kv_len = self.call.q.shape[0], self.call.k.shape[2]
-        keys = check_tensor("keys", keys)
-        columns = keys[..., None] if keys.ndim < 3 else keys
-        columns = columns[None] if columns.ndim == 2 else columns
-        if columns.ndim != 3 or columns.shape[0] not in (1, batch) or columns.shape[1] != kv_len:
-            raise ShapeError(
-                f"keys must be (kv_len,), (batch, kv_len) or (batch, kv_len, sets), with "
-                f"batch={batch} and kv_len={kv_len}; got shape {tuple(keys.shape)}. Say of each "
-                f"key whether it is in the set."
-            )
-        return columns.to(self.call.q.device, torch.promote_types(self.call.q.dtype, torch.float32))
-
-
-def _of(position: Tensor, sequence: slice) -> Tensor:
-    return position if position.shape[0] == 1 else position[sequence]
-
-
-def _indices(name: str, chosen: Tokens, length: int, device: torch.device) -> Tensor:
-    every = torch.arange(length, device=device)
-    if chosen is None or isinstance(chosen, slice):
-        return every if chosen is None else every[chosen]
-    try:
-        index = torch.atleast_1d(torch.as_tensor(chosen, device=device))
-        if index.ndim == 1:
-            return every[index if index.numel() else index.long()]
-    except (IndexError, TypeError, ValueError, RuntimeError):
-        pass
-    raise OptionError(
-        f"{name} must lie in the {length} tokens of the call; got {name}={chosen}. Give a slice, "
-        f"indices from 0 on, or a bool for each."
-    )
+    def _ask(self, question: Question[Answer]) -> Answer:
+        self.meet(question)
+        return question.answer()
 
 
 def statistics(

@@ -1,14 +1,15 @@
 """Heads that look for a token again: at its earlier copy, or at what followed it."""
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
 from manyheads.functional import Statistics
+from manyheads.functional.masses import Pairs
 from manyheads.lens.average import PerHead, over_queries, positions
-
-_CELLS = 2**22
 
 
 def duplicate_token_score(call: Statistics, tokens: Int[Tensor, "*batch kv_len"]) -> PerHead:
@@ -63,8 +64,29 @@ def induction_score(call: Statistics, tokens: Int[Tensor, "*batch kv_len"]) -> P
     return _score(call, tokens, behind=1)
 
 
-def _score(call: Statistics, tokens: Tensor, behind: int) -> PerHead:
-    """The mass on earlier keys before which, by so many tokens, stands the query's token."""
+class Copies(NamedTuple):
+    """Earlier copies of tokens, or what followed them.
+
+    Args:
+        pairs: Which pairs of a query and a key are of that kind.
+        has: Which queries have such a key, (batch or 1, q_len).
+    """
+
+    pairs: Pairs
+    has: Bool[Tensor, "_batch q_len"]
+
+
+def copies(call: Statistics, tokens: Tensor, behind: int) -> Copies:
+    """Earlier keys before which, by so many tokens, stands the query's token.
+
+    Args:
+        call: Of self-attention.
+        tokens: The keys' tokens, (kv_len,) or (batch, kv_len).
+        behind: 0 for copies, 1 for what followed them.
+
+    Raises:
+        ShapeError: If the tokens are not one a key.
+    """
     q, kv = positions(call)
     if tokens.ndim not in (1, 2) or tokens.shape[-1] != kv.shape[-1]:
         raise ShapeError(
@@ -74,15 +96,34 @@ def _score(call: Statistics, tokens: Tensor, behind: int) -> PerHead:
     tokens = (tokens if tokens.ndim == 2 else tokens[None]).to(kv.device)
     queries = _at(tokens, kv, q)
     keys = _at(tokens, kv, kv - behind)
+    # All pairs are compared, which takes half as long in half the bits. What is no token, below 0,
+    # is like nothing.
+    like = queries.where(queries >= 0, -2), keys.where(keys >= 0, -1)
+    own, there, q_pos, kv_pos = (x.int() for x in (*like, q, kv))
 
     def pairs(sequence: slice, rows: slice, columns: slice) -> Tensor:
-        own, there = _of(queries, sequence)[:, rows], _of(keys, sequence)[:, columns]
-        earlier = _of(q, sequence)[:, rows, None] > _of(kv, sequence)[:, None, columns]
-        same = (own[:, :, None] == there[:, None]) & (there >= 0)[:, None]
-        return (same & earlier)[:, None]
+        same = _of(own, sequence)[:, rows, None] == _of(there, sequence)[:, None, columns]
+        earlier = _of(q_pos, sequence)[:, rows, None] > _of(kv_pos, sequence)[:, None, columns]
+        return same.logical_and_(earlier)[:, None]
 
-    has = _any(pairs, max(len(queries), len(keys)), q.shape[-1], kv.shape[-1])
-    return over_queries(call, call.mass_of(pairs), has)
+    return Copies(pairs, _first_place(queries, keys, kv) < q)
+
+
+def _score(call: Statistics, tokens: Tensor, behind: int) -> PerHead:
+    found = copies(call, tokens, behind)
+    return over_queries(call, call.mass_of(found.pairs), found.has)
+
+
+def _first_place(queries: Tensor, keys: Tensor, places: Tensor) -> Tensor:
+    """The first place of a key with the token of each query; beyond every place if none has it."""
+    rows = max(len(queries), len(keys), len(places))
+    queries, keys, places = (x.expand(rows, -1) for x in (queries, keys, places))
+    tokens, index = torch.cat((queries, keys), dim=1).unique(return_inverse=True)
+    of_queries, of_keys = index.split((queries.shape[1], keys.shape[1]), dim=1)
+    nowhere = torch.iinfo(places.dtype).max
+    first = places.new_full((rows, len(tokens)), nowhere)
+    first.scatter_reduce_(1, of_keys, places.where(keys >= 0, nowhere), "amin")
+    return first.gather(1, of_queries)
 
 
 def _at(tokens: Tensor, places: Tensor, wanted: Tensor) -> Tensor:
@@ -97,14 +138,3 @@ def _at(tokens: Tensor, places: Tensor, wanted: Tensor) -> Tensor:
 
 def _of(x: Tensor, sequence: slice) -> Tensor:
     return x if x.shape[0] == 1 else x[sequence]
-
-
-def _any(pairs: object, batch: int, q_len: int, kv_len: int) -> Bool[Tensor, "batch q_len"]:
-    """Which queries have a pair."""
-    assert callable(pairs)
-    step = max(1, _CELLS // max(1, batch * kv_len))
-    found = [
-        pairs(slice(0, batch), slice(first, min(first + step, q_len)), slice(0, kv_len))
-        for first in range(0, q_len, step)
-    ]
-    return torch.cat([each.any(dim=-1)[:, 0] for each in found], dim=1)

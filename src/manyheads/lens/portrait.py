@@ -1,7 +1,7 @@
 """What is kept of one call to look at later: small at any length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
@@ -9,8 +9,10 @@ from torch import Tensor
 
 from manyheads.errors import OptionError
 from manyheads.functional import Statistics
+from manyheads.functional.pooled import Pooled
 from manyheads.functional.window import window
-from manyheads.lens.summary import HeadSummary, summarize_layer
+from manyheads.lens.glance import glance
+from manyheads.lens.summary import HeadSummary, sum_up
 from manyheads.probe import AttentionCall
 from manyheads.probe.call import owned
 
@@ -45,7 +47,7 @@ class Portrait:
         top_keys: (heads, rows, 5), -1 where a row sees fewer.
         top_weights: (heads, rows, 5).
         profiles: By name, (heads, bins): numbers along the queries, averaged in each bin.
-        summaries: A head's numbers each.
+        summaries: A head's numbers each, without the `strongest` keys of all queries.
         cutouts: Windows whose weights are kept beside the cells.
         call: The sequence's call itself, if it was to be kept for `explore`.
     """
@@ -113,18 +115,18 @@ def portray(
             f"q_len={q_len}, kv_len={kv_len} in {name}. Give a text of at least one token."
         )
     whole, one = slice(0, kv_len), slice(sequence, sequence + 1)
-    every = torch.arange(q_len, device=call.call.q.device)
     alone = Statistics(window(call.call, one, slice(0, q_len), whole))
-    rows = every if q_len <= MOST_ROWS else _spread(q_len, MOST_ROWS)
-    top = Statistics(window(call.call, one, rows, whole)).top(KEYS)
     ids = tokens[sequence] if tokens is not None and tokens.ndim == 2 else tokens
     is_exact = q_len <= MOST_CELLS and kv_len <= MOST_CELLS
-    cells = alone.weights() if is_exact else alone.pooled(MOST_CELLS, MOST_CELLS, "max")
+    pooled = Pooled(alone.total(), kv_len, min(q_len, MOST_CELLS), min(kv_len, MOST_CELLS), "max")
+    seen, cells = glance(alone, ids, pooled), pooled.answer()
     if not bool(cells.isfinite().all()):
         raise OptionError(
             f"weights must be finite to be portrayed; got NaN in {name}. Let mh.doctor.examine "
             f"find where they arise."
         )
+    rows = _spread(q_len, min(q_len, MOST_ROWS), call.call.q.device)
+    top = Statistics(window(call.call, one, rows, whole)).top(KEYS)
     return Portrait(
         layer=name,
         lengths=(q_len, kv_len),
@@ -134,9 +136,9 @@ def portray(
         top_weights=top.weights[0].float().cpu(),
         profiles={
             "effective keys": _binned(alone.entropy()[0].exp()),
-            "distance": _binned(alone.distance()[0]),
+            "distance": _binned(seen.distance[0]),
         },
-        summaries=summarize_layer(name, alone, ids),
+        summaries=[replace(each, strongest=()) for each in sum_up(name, alone, seen, ids)],
         cutouts=() if is_exact else _cutouts(alone, windows),
         call=Statistics(owned(alone.call)) if live else None,
     )
@@ -153,9 +155,10 @@ def _cutouts(alone: Statistics, windows: Sequence[tuple[slice, slice]]) -> list[
     return found
 
 
-def _spread(length: int, count: int) -> Tensor:
+def _spread(length: int, count: int, device: torch.device) -> Tensor:
     """So many numbers from 0 to length - 1, evenly spread, both ends among them."""
-    return torch.linspace(0, length - 1, count, dtype=torch.float64).round().long()
+    numbers = torch.linspace(0, length - 1, count, dtype=torch.float64, device=device)
+    return numbers.round().long()
 
 
 def _binned(rows: Tensor) -> Tensor:

@@ -8,12 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.functional import Statistics
-from manyheads.lens.average import over_queries
-from manyheads.lens.given import of_weights, uniform
+from manyheads.lens.given import of_weights
+from manyheads.lens.glance import Glance, by_chance, glance
 from manyheads.lens.maps import Map, check_values, check_weights
-from manyheads.lens.matches import duplicate_token_score, induction_score
-from manyheads.lens.places import offset_score, sink_mass
-from manyheads.lens.spread import effective_keys, mean_distance
 from manyheads.probe import AttentionCall
 
 Measure = Literal[
@@ -134,43 +131,22 @@ def summarize_layer(
         >>> len(found[0])
         2
     """
-    peak = call.peak()
-    numbers = {
-        "effective_keys": effective_keys(call),
-        "peak": over_queries(call, peak.weight),
-        "distance": mean_distance(call),
-        **_masses(call, tokens),
-    }
-    even = uniform(call)
-    chance = {
-        "effective_keys": effective_keys(even),
-        "distance": mean_distance(even),
-        **_masses(even, tokens),
-    }
-    of_heads = _by_head(numbers)
+    return sum_up(layer, call, glance(call, tokens), tokens)
+
+
+def sum_up(layer: str, call: Statistics, seen: Glance, tokens: Tensor | None) -> list[HeadSummary]:
+    """Sum up the heads of a call that was looked at already."""
+    of_heads, chance = _by_head(seen.numbers), _by_head(by_chance(call, tokens))
     return [
         HeadSummary(
             layer,
             head,
             **{name: own.get(name) for name in MEASURES},  # type: ignore[arg-type]
-            strongest=tuple(peak.key[0, head].tolist()),
-            does=_does(own, by_chance),
+            strongest=tuple(seen.peak.key[0, head].tolist()),
+            does=_does(own, even),
         )
-        for head, (own, by_chance) in enumerate(zip(of_heads, _by_head(chance), strict=True))
+        for head, (own, even) in enumerate(zip(of_heads, chance, strict=True))
     ]
-
-
-def _masses(call: Statistics, tokens: Tensor | None) -> dict[str, Tensor]:
-    masses = {
-        "previous": offset_score(call, 1),
-        "next": offset_score(call, -1),
-        "itself": offset_score(call, 0),
-        "first": sink_mass(call),
-    }
-    if tokens is not None:
-        masses["duplicate"] = duplicate_token_score(call, tokens)
-        masses["induction"] = induction_score(call, tokens)
-    return masses
 
 
 def _by_head(numbers: dict[str, Tensor]) -> list[dict[str, float]]:

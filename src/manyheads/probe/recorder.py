@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from manyheads.errors import ManyheadsError, OptionError
 from manyheads.functional import Call
@@ -41,7 +42,8 @@ class Recorder:
         each: Callable[[AttentionCall], Any] | None,
         change: Change | None = None,
     ) -> None:
-        self.model, self.heads, self.queries, self.each = model, heads, queries, each
+        self.model, self.heads, self.queries = model, heads, queries
+        self.each = None if each is None else _unseen(each)
         self.change = change
         self.names = {module: name for name, module in model.named_modules()}
         self.wanted = _wanted(layers, list(self.names.values()))
@@ -180,6 +182,16 @@ class Recorder:
         if self.each is None:
             call, output = owned(call), output.detach().clone()
         return AttentionCall(where, source, call, output, mixed=live)
+
+
+def _unseen(each: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:
+    """The same outside of all modes, which would look at every step of it and make it slow."""
+
+    def unseen(call: AttentionCall) -> Any:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return each(call)
+
+    return unseen
 
 
 def _without_numbers(call: Call) -> str | None:
