@@ -31,6 +31,7 @@ def test_no_text_an_empty_text_and_unknown_letters_are_refused(run, capsys, monk
     for arguments, message in [
         ([], "generate must have a text to answer"),
         ([""], "texts must hold at least one character each"),
+        (["a\udcff"], "texts must be UTF-8; got bytes that are not"),
         (["abz"], "unknown='z'"),
     ]:
         assert main(["generate", str(run), *arguments]) == 2

@@ -154,6 +154,16 @@ def test_every_ending_writes_what_it_says(file, tmp_path, capsys):
     assert picture.read_text("utf-8").startswith("<?xml")
 
 
+@pytest.mark.parametrize("ending", ["html", "json"])
+def test_bytes_that_are_no_text_are_written_as_escapes(file, tmp_path, capsys, ending):
+    own, path = tmp_path / "raw.py", tmp_path / f"heads.{ending}"
+    own.write_text(FILE.replace("text.encode()", 'text.encode("utf-8", "surrogateescape")'))
+    assert main(["look", f"{own}:reader", "a\udcffb", "--out", str(path)]) == 0
+    assert "udcff" in path.read_text(encoding="utf-8").lower()
+    assert main(["look", f"{file}:reader", "a\udcffb"]) == 2  # its own encode takes it not
+    assert "encode in the file of" in capsys.readouterr().err
+
+
 def test_another_text_stands_beside_the_first_on_the_page_and_nowhere_else(file, tmp_path, capsys):
     page = tmp_path / "two.html"
     arguments = ["look", f"{file}:reader", "a cat", "--beside", "a dog!"]

@@ -364,3 +364,51 @@ def test_short_examples_raise_no_false_alarm(length: int, batch: int) -> None:
         assert report.healthy, str(report)
         raised = [verdict for verdict in report.verdicts if "the model raised" in verdict.reason]
         assert raised == []
+
+
+def test_facts_of_another_kind_and_words_that_are_none_are_refused() -> None:
+    with pytest.raises(ExamineError, match="facts must be Facts; got facts=dict"):
+        examine(leaky(), stream(), facts={"causal": True})  # type: ignore[arg-type]
+    with pytest.raises(ExamineError, match="layout must be one of 'batch', 'length', 'pooled'"):
+        Facts(layout="rows")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("empty", [(slice(0), slice(None)), (slice(None), slice(0))])
+def test_an_example_without_rows_or_tokens_is_refused(empty: tuple[slice, slice]) -> None:
+    with pytest.raises(ExamineError, match="must hold at least one row and one token; got"):
+        examine(leaky(), stream()[empty])
+
+
+def test_weights_without_numbers_are_refused() -> None:
+    with pytest.raises(ExamineError, match="must hold numbers; got weights on the meta device"):
+        examine(leaky().to("meta"), stream().to("meta"))
+
+
+def test_inference_mode_around_an_examination_is_no_disease() -> None:
+    with torch.inference_mode():
+        report = examine(Matmul(False), stream())
+        assert torch.is_inference_mode_enabled()
+    assert report.codes == ()
+
+
+@pytest.mark.parametrize("calls", [1, 2, 5])
+def test_a_model_that_gives_up_midway_is_told_or_left_undecided(calls: int) -> None:
+    class GivesUp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.left = Writer(Fused(True)), [calls]
+
+        def forward(self, words: Tensor) -> Tensor:
+            self.left[0] -= 1
+            if self.left[0] < 0:
+                raise KeyError("no more")
+            answer: Tensor = self.inner(words)
+            return answer
+
+    if calls == 1:
+        with pytest.raises(ExamineError, match="must answer its example input; got KeyError"):
+            examine(GivesUp(), ids())
+        return
+    report = examine(GivesUp(), ids())
+    assert not report.findings
+    assert any("no more" in verdict.reason for verdict in report.verdicts)

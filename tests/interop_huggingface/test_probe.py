@@ -1,6 +1,7 @@
 """Hugging Face models, watched while they run their own kernel, beside twins that write it out."""
 
 import copy
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -343,3 +344,28 @@ def test_bf16_is_seen_within_its_own_digits():
     right = own_weights(written(**inputs, output_attentions=True))
     for call, weights in zip(calls, right, strict=True):
         torch.testing.assert_close(real(call.weights()), real(weights.float()), rtol=0, atol=2e-2)
+
+
+def test_threads_that_watch_at_once_leave_the_library_as_it_was() -> None:
+    from transformers.models.bert import modeling_bert as file
+
+    begun, end = Event(), Event()
+    eager, sdpa = file.eager_attention_forward, hf.AttentionInterface()["sdpa"]
+    model = hf.BertModel(hf.BertConfig(**WORDS)).eval()
+
+    def watch() -> None:
+        with mh.probe.watch(model):
+            begun.set()
+            model(**text())
+            end.wait()
+
+    thread = Thread(target=watch)
+    thread.start()
+    begun.wait()
+    with mh.probe.watch(model) as calls:
+        end.set()
+        thread.join()  # who came first leaves first
+        model(**text())
+    assert [call.source for call in calls] == ["huggingface"] * 2
+    assert file.eager_attention_forward is eager
+    assert hf.AttentionInterface()["sdpa"] is sdpa

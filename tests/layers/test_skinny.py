@@ -183,6 +183,29 @@ def test_weights_beyond_fp16_have_no_copy_in_it(large: float) -> None:
     assert not ORDERS[2].fits((large * torch.randn(8, 16)).bfloat16())
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_one_row_or_column_too_small_for_fp16_is_reason_enough(dim: int) -> None:
+    weight = torch.randn(8, 16).bfloat16()
+    weight.select(dim, 3).mul_(1e-8)
+    assert not ORDERS[2].fits(weight)
+    weight.select(dim, 3).zero_()
+    assert ORDERS[2].fits(weight)
+
+
+def test_copies_are_counted_while_another_thread_makes_one() -> None:
+    kept, order = Copies(), ORDERS[0]
+    first, second = maps_of(torch.float32, 24), maps_of(torch.float32, 24)
+
+    class Counted:
+        @property
+        def bytes(self) -> int:
+            kept._kept[second[0][0]] = Copy(second, order)  # as the other thread would
+            return 0
+
+    kept._kept[first[0][0]] = Counted()
+    assert kept.has_room(first)
+
+
 def test_weights_whose_changes_nobody_counts_have_no_copy(copying: Copies) -> None:
     with torch.inference_mode():
         maps, x = maps_of(torch.float32, 24), torch.randn(3, 16)

@@ -116,6 +116,15 @@ def test_no_token_or_title_becomes_a_tag_and_nothing_is_fetched(tmp_path):
     assert "default-src 'none'" in text
 
 
+def test_half_a_character_in_a_name_is_spelled(tmp_path):
+    portraits = [portray(watched(3)[0], layer="\udcff")]
+    path = tmp_path / "a.html"
+    write_page({"\ud800": portraits}, ["a", "b", "c"], path=path, title="\udc80")
+    page = path.read_text(encoding="utf-8")
+    assert "<title>\\udc80</title>" in page
+    assert '"readings":["\\ud800"]' in page and '"layer":"\\udcff"' in page
+
+
 def test_144_heads_at_32k_tokens_fit_into_five_megabytes(tmp_path):
     tokens = [f"token{i}" for i in range(32_768)]
     path = write_page(made_up(32_768), tokens, path=tmp_path / "long.html")

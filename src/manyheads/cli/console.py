@@ -1,6 +1,7 @@
 """What commands print, in colour on a terminal and plain in a pipe."""
 
 import sys
+from io import TextIOWrapper
 
 from rich.console import Console, RenderableType
 
@@ -19,6 +20,9 @@ def say(what: RenderableType) -> None:
 
 
 def _console() -> Console:
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What stdout's encoding does not have is spelled, rather than the end of the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Made anew each time, because stdout may be another than when this module was loaded.
     return Console(
         file=sys.stdout,

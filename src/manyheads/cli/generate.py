@@ -71,6 +71,8 @@ def _given(texts: Sequence[str]) -> list[str]:
     lines = list(texts) or _from_stdin()
     if not all(lines):
         raise OptionError("texts must hold at least one character each; got ''. Leave it out.")
+    if not all(line.encode(errors="ignore").decode() == line for line in lines):
+        raise OptionError("texts must be UTF-8; got bytes that are not. Convert them first.")
     return lines
 
 

@@ -141,7 +141,15 @@ def _of_target(target: str, text: str | None, inputs: list[str]) -> Seen:
                 f"encode in its file. Write def encode(text) there, which gives ids, or leave the "
                 f"text out."
             )
-        encoded = torch.as_tensor(source.encode(_given(text)))
+        try:
+            encoded = torch.as_tensor(source.encode(_given(text)))
+        except ManyheadsError:
+            raise
+        except Exception as error:
+            raise OptionError(
+                f"text must be one that encode in the file of {target} takes; got "
+                f"{type(error).__name__}: {error}. Give another text, or mend encode."
+            ) from error
         example = (encoded if encoded.ndim > 1 else encoded[None],), {}
     elif inputs:
         example = inputs_of(inputs, source)

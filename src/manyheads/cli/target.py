@@ -16,7 +16,7 @@ from manyheads.cli.folder import Example, load_folder
 from manyheads.doctor import Facts
 from manyheads.errors import ExamineError
 
-SHAPE = re.compile(r"(\d+(?:x\d+)+)(?::(\d+))?")
+SHAPE = re.compile(r"([1-9]\d*(?:x[1-9]\d*)+)(?::([1-9]\d*))?")
 
 
 def find(target: str) -> tuple[nn.Module, Example | None, ModuleType]:
@@ -161,7 +161,12 @@ def _example(args: Any = (), kwargs: Any = None) -> Example:
 def _input(text: str, source: ModuleType) -> Any:
     if shape := SHAPE.fullmatch(text):
         sizes = [int(each) for each in shape[1].split("x")]
-        return torch.randint(int(shape[2]), sizes) if shape[2] else torch.randn(sizes)
+        try:
+            return torch.randint(int(shape[2]), sizes) if shape[2] else torch.randn(sizes)
+        except RuntimeError as error:
+            raise ExamineError(
+                f"--inputs must fit into memory; got --inputs={text!r}. Give smaller sizes."
+            ) from error
     if not hasattr(source, text):
         raise ExamineError(
             f"--inputs must be a shape such as 2x13x24, ids such as 2x13:40, or a name in the "

@@ -74,7 +74,8 @@ def _json(seen: Seen, path: Path) -> None:
         "queries": seen.queries,
         "keys": seen.keys,
     }
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # for half a character
 
 
 def _csv(seen: Seen, path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from manyheads.doctor.call import Call
@@ -58,7 +59,17 @@ def examine(
             f"model must be a torch.nn.Module; got model={type(model).__name__}. Wrap a function "
             f"in a module whose forward calls it."
         )
-    patient = with_causality(Patient.of(model, Call.of(model, args, kwargs), facts))
+    if not isinstance(facts, Facts):
+        raise ExamineError(
+            f"facts must be Facts; got facts={type(facts).__name__}. Write "
+            f"facts=Facts(causal=True), for one."
+        )
+    with torch.inference_mode(False):  # there, no weight would have a gradient
+        return _examined(model, Call.of(model, args, kwargs), facts, checks)
+
+
+def _examined(model: nn.Module, call: Call, facts: Facts, checks: Sequence[Check]) -> Report:
+    patient = with_causality(Patient.of(model, call, facts))
     verdicts: list[Verdict] = []
     for check in checks:
         verdicts.append(check.run(patient))

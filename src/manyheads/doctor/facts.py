@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from manyheads.errors import ExamineError
+
 Slot = int | str
 """An argument of the model or a part of its output: its index, or its name."""
 
@@ -94,6 +96,15 @@ class Facts:
     fresh: bool | None = None
     reference: nn.Module | None = None
 
+    def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            value = getattr(self, name)
+            if value is not None and value not in words:
+                raise ExamineError(
+                    f"{name} must be one of {', '.join(map(repr, words))}; got {name}={value!r}. "
+                    f"Leave it out where it is not known."
+                )
+
     @property
     def known(self) -> dict[str, Any]:
         """The facts that are not None, by name."""
@@ -104,6 +115,11 @@ class Facts:
         """These facts, and the other's where these say nothing."""
         return replace(other, **self.known)
 
+
+_WORDS: dict[str, tuple[object, ...]] = {
+    "causal": (True, False, "prefix"),
+    "layout": ("batch", "length", "pooled"),
+}
 
 MEANING = {
     "causal": "whether a token may see only itself and the past",

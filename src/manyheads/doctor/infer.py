@@ -48,6 +48,11 @@ def infer_call(model: nn.Module, call: Call, declared: Facts) -> Facts:
             f"{takes}: give each that it needs to examine(model, ...), and name the one whose "
             f"tokens ask by Facts(x=...)."
         )
+    if not stream.numel():
+        raise ExamineError(
+            f"example input must hold at least one row and one token; got {x}="
+            f"{tuple(stream.shape)}. Give a few of each."
+        )
     found = Facts(x=x, layout=_layout(model))
     context = _context(call, stream)
     value = _first(call, VALUES)

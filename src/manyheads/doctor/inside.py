@@ -78,6 +78,8 @@ def _observe(patient: Patient) -> list[Observed] | str:
             patient.ask(patient.base)
     except ProbeError as error:
         return f"no attention was seen inside ({error})"
+    except Exception as error:  # of somebody's model, on inputs that it was not given
+        return f"the model failed while it was watched ({type(error).__name__}: {error})"
     if not kept:
         return "no call of attention inside could be understood"
     return [_observed(seen, projected) for seen, projected in kept]

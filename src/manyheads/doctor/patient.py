@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -51,16 +52,23 @@ class Patient:
             ExamineError: If the call fails or its output cannot be read; the message says what
                 is needed.
         """
+        if any(each.is_meta for each in model.parameters()):
+            raise ExamineError(
+                "model must hold numbers; got weights on the meta device. Load or draw them first."
+            )
         model = private_copy(model).eval().cpu()
-        call = call.map(lambda each: each.detach().cpu())
+        # Tensors of torch.inference_mode have no gradient; their copies do.
+        call = call.map(lambda each: (each.clone() if each.is_inference() else each).detach().cpu())
         facts = infer_call(model, call, declared)
-        output = _first_run(model, call)
+        with _answering(call):
+            output = run(model, call)
         facts = infer_output(model, call, output, facts)
-        kinds = {
-            slot: kind_of(model, call, call.get(slot))
-            for slot in (facts.x, facts.context, facts.value)
-            if isinstance(call.get(slot), Tensor)
-        }
+        with _answering(call):
+            kinds = {
+                slot: kind_of(model, call, call.get(slot))
+                for slot in (facts.x, facts.context, facts.value)
+                if isinstance(call.get(slot), Tensor)
+            }
         given = _sizes(call, facts)
         patient = cls(model, resized(model, call, facts), facts, kinds, given=given)
         # A large model is quick enough in its own precision only.
@@ -247,9 +255,11 @@ def _sizes(call: Call, facts: Facts) -> tuple[int, int, int]:
     return x.shape[batch], x.shape[length], context.shape[length] if across else x.shape[length]
 
 
-def _first_run(model: nn.Module, call: Call) -> Any:
+@contextmanager
+def _answering(call: Call) -> Iterator[None]:
+    """What a model raises at its own example is told as what the example must be."""
     try:
-        return run(model, call)
+        yield
     except Exception as error:
         told = f"model must answer its example input; got {type(error).__name__}: {error}."
         if re.search("cuda|triton", str(error), re.IGNORECASE):

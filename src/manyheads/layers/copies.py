@@ -79,7 +79,8 @@ class Copies:
 
     def has_room(self, maps: Sequence[Map]) -> bool:
         """Whether a copy of these maps may be kept beside the others."""
-        taken = sum(copy.bytes for copy in self._kept.values())
+        # A list in one go: another thread may keep a copy of its own meanwhile.
+        taken = sum(copy.bytes for copy in list(self._kept.data.values()))
         return taken + sum(weight.nbytes for weight, _ in maps) <= MOST_BYTES
 
 
@@ -160,7 +161,9 @@ def _fits_fp16(weight: Tensor) -> bool:
     if weight.dtype.itemsize != 2 or "fbgemm" not in torch.backends.quantized.supported_engines:
         return False
     wide = weight.detach().float()
-    return bool((wide.half().float() - wide).norm() <= 2.0**-16 * wide.norm())
+    lost = wide.half().float() - wide
+    # Of each output and each input, for an input may be as large as its weights are small.
+    return all(bool((lost.norm(dim=dim) <= 2.0**-16 * wide.norm(dim=dim)).all()) for dim in (0, 1))
 
 
 ORDERS = (

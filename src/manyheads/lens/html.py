@@ -89,4 +89,6 @@ def _filled(title: str, content: Mapping[str, Any], data: bytes) -> str:
         "data": b64encode(data).decode(),
         "script": explorer.script("page"),
     }
-    return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], explorer.read("page.html"))
+    page = re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], explorer.read("page.html"))
+    # Half a character, as a shell hands on what is no text, is spelled as JSON does.
+    return page.encode(errors="backslashreplace").decode()

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 
 Function = Callable[..., tuple[Tensor, Tensor | None]]
+EAGER = "eager_attention_forward"
+_LOCK = Lock()
 
 
 @contextmanager
@@ -28,26 +32,33 @@ def watch_huggingface(recorder: Recorder) -> Iterator[None]:
     if library is None:
         yield
         return
-    interface = library.AttentionInterface
-    files = {type(module).__module__ for module in recorder.names}
-    own = {name: getattr(sys.modules.get(name), "eager_attention_forward", None) for name in files}
-    fused = library.ALL_ATTENTION_FUNCTIONS["sdpa"]
-    try:
-        interface.register("sdpa", _watched(recorder, fused, is_eager=False))
-        for name, function in own.items():
-            if function is not None:
-                watched = _watched(recorder, function, is_eager=True)
-                sys.modules[name].eager_attention_forward = watched  # type: ignore[attr-defined]
+    register = partial(library.AttentionInterface.register, "sdpa")
+    with ExitStack() as stack:
+        read = partial(library.ALL_ATTENTION_FUNCTIONS.__getitem__, "sdpa")
+        stack.enter_context(_wrapped(read, register, partial(Watched, recorder, is_eager=False)))
+        for name in {type(module).__module__ for module in recorder.names}:
+            file = sys.modules.get(name)
+            if getattr(file, EAGER, None) is not None:
+                read, write = partial(getattr, file, EAGER), partial(setattr, file, EAGER)
+                wrap = partial(Watched, recorder, is_eager=True)
+                stack.enter_context(_wrapped(read, write, wrap))
         yield
-    finally:
-        interface.register("sdpa", fused)
-        for name, function in own.items():
-            if function is not None:
-                sys.modules[name].eager_attention_forward = function  # type: ignore[attr-defined]
 
 
-def _watched(recorder: Recorder, function: Function, *, is_eager: bool) -> Function:
-    def watched(
+class Watched:
+    """An attention function whose calls are recorded.
+
+    Args:
+        recorder: Keeps them.
+        function: The function.
+        is_eager: Whether it is the one that a modelling file holds.
+    """
+
+    def __init__(self, recorder: Recorder, function: Function, *, is_eager: bool) -> None:
+        self.recorder, self.function, self.is_eager = recorder, function, is_eager
+
+    def __call__(
+        self,
         module: nn.Module,
         query: Tensor,
         key: Tensor,
@@ -56,15 +67,17 @@ def _watched(recorder: Recorder, function: Function, *, is_eager: bool) -> Funct
         *args: Any,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        """What the function gives."""
         given = (module, query, key, value, attention_mask)
+        recorder = self.recorder
         # Positional options are not ours to read: what is called inside is seen all the same.
         if args or not recorder.is_free or module not in recorder.names:
-            return function(*given, *args, **options)
+            return self.function(*given, *args, **options)
         with recorder.busy():
-            output, weights = function(*given, **options)
+            output, weights = self.function(*given, **options)
         recorder.record(
             "huggingface",
-            lambda: _call(*given, is_eager=is_eager, **options),
+            lambda: _call(*given, is_eager=self.is_eager, **options),
             Mixed(output, lambda x: x.transpose(1, 2)),
             is_told=not options.get("dropout"),
             module=module,
@@ -73,7 +86,31 @@ def _watched(recorder: Recorder, function: Function, *, is_eager: bool) -> Funct
             output = recorder.changed(output.transpose(1, 2), module).transpose(1, 2)
         return output, weights
 
-    return watched
+
+@contextmanager
+def _wrapped(
+    read: Callable[[], Any],
+    write: Callable[[Any], object],
+    wrap: Callable[[Function], Watched],
+) -> Iterator[None]:
+    """Wrap a function that the whole process shares; unwrap it alone, whoever has wrapped it too.
+
+    Threads that watch at once do not leave in the order in which they came.
+    """
+    with _LOCK:
+        own = wrap(read())
+        write(own)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            outer = read()
+            if outer is own:
+                write(own.function)
+            while isinstance(outer, Watched):
+                if outer.function is own:
+                    outer.function = own.function
+                outer = outer.function
 
 
 def _call(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +53,7 @@ class Recorder:
         self.missed: dict[str, str] = {}
         self._stack: list[Run] = []
         self._busy = False
+        self._thread = get_ident()
 
     @property
     def module(self) -> nn.Module | None:
@@ -61,7 +63,12 @@ class Recorder:
     @property
     def is_free(self) -> bool:
         """Whether a call that is seen now is a new one, and not the inside of one."""
-        return not self._busy and bool(self._stack)
+        return self._is_here and not self._busy and bool(self._stack)
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is the thread that watches; what others run meanwhile is their own."""
+        return get_ident() == self._thread
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -88,10 +95,11 @@ class Recorder:
             self._stack.clear()
 
     def _enter(self, module: nn.Module, _: object) -> None:
-        self._stack.append(Run(module, object()))
+        if self._is_here:
+            self._stack.append(Run(module, object()))
 
     def _leave(self, module: nn.Module, *_: object) -> None:
-        if any(run.module is module for run in self._stack):
+        if self._is_here and any(run.module is module for run in self._stack):
             while self._stack.pop().module is not module:
                 pass
 
