@@ -30,7 +30,8 @@ class Skinny:
 
     The first call of a shape times each way on its own arguments, and the fastest serves that shape
     as long as the process lives. So does, after some calls, a `Copy` of the weights in another
-    order where it gains. Ways differ by rounding, and a change of a weight in place is seen.
+    order where it gains. Ways differ by rounding, and a change of a weight that torch counts is
+    seen by the next call.
 
     Args:
         maps: A weight (out_features, in_features) and a bias (out_features,), if any, of each.

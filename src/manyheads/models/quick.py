@@ -26,8 +26,8 @@ class QuickDecoder:
     """The steps of a `Decoder` after its prompt, without gradients, on the CPU.
 
     It computes what the model computes, but for rounding, from the model's own weights or, after
-    some steps, from a `Copy` of them that is read faster; a change in place is seen at once. What
-    passes from layer to layer is in fp32 at least.
+    some steps, from a `Copy` of them that is read faster; a change that torch counts is seen at
+    once. What passes from layer to layer is in fp32 at least.
 
     Args:
         model: The decoder.
