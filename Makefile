@@ -73,7 +73,7 @@ wheel: $(INSTALLED) $(WHEEL_DEPS)
 	@cd $(CLEAN) && bin/python -I -W error ../../tests/smoke.py
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "Installing into .venv (once; takes a minute or two)"
+	@echo "Installing into .venv (once; takes a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
 	  echo "manyheads needs Python 3.11 or newer; got $(PYTHON):" \
 	  "$$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.11"; exit 1; }

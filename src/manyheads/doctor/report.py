@@ -116,7 +116,7 @@ class Report:
             ]
             if finding.symptoms:
                 lines.append(f"  shows as  {', '.join(finding.symptoms)}")
-            lines.append(f"  more      {finding.link}")
+            lines.append(f"  more      {_command(finding)}")
         lines.append(self._tail())
         return "\n".join(lines)
 
@@ -135,7 +135,7 @@ class Report:
                 "means": finding.explanation,
                 "cure": finding.cure,
                 "shows as": ", ".join(finding.symptoms),
-                "more": finding.link,
+                "more": _command(finding),
             }
             table = Table.grid(padding=(0, 2))
             for name, text in rows.items():
@@ -163,6 +163,11 @@ class Report:
         known = [(name, value) for name, value in self.known.items() if name != "cache"]
         facts = ", ".join(f"{name}={value!r}" for name, value in known)
         return f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
+
+
+def _command(finding: Finding) -> str:
+    # On a terminal a page of the docs may be far; the command is where the package is.
+    return f"manyheads doctor --explain {finding.code}"
 
 
 def _plain(value: Any) -> Any:
