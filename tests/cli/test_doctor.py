@@ -92,7 +92,7 @@ def test_findings_end_with_1_and_are_written_as_json_too(file, name, tmp_path, c
     assert main(["doctor", f"{file}:{name}", *arguments]) == 1
     printed = capsys.readouterr().out
     assert "error future_leak" in printed
-    assert "docs/doctor.md#future_leak" in printed
+    assert "manyheads doctor --explain future_leak" in printed
     report = json.loads(out.read_text())
     assert report["findings"][0]["code"] == "future_leak"
     assert report["healthy"] is False
