@@ -63,19 +63,29 @@ def test_a_run_goes_on_as_it_began_or_not_at_all(run, capsys, tmp_path):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def hear_ctrl_c() -> None:
+    # Tests that run in the background have it ignored, and children would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_with_130_and_loses_nothing_that_was_saved(tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "manyheads", "train", "copy", "--out", str(out)]
     command += ["--steps", "1000000", "--check-every", "2", "--quiet", "--d-model", "16"]
     command += ["--option", "train_size=64", "--option", "validation_size=2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        deadline = time.monotonic() + 300
-        while not (out / "model.safetensors").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        error = process.stderr.read()
-        assert process.wait(timeout=120) == 130
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=hear_ctrl_c
+    ) as process:
+        try:
+            deadline = time.monotonic() + 300
+            while not (out / "model.safetensors").exists() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=120)
+        finally:
+            process.kill()  # else it would train on for hours
+        assert process.returncode == 130
     assert error == (
         "manyheads: stopped; all checkpoints are kept. "
         f"Go on with: manyheads train copy --out {out} --resume\n"
