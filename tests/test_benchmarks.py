@@ -279,7 +279,8 @@ def test_pages_say_what_is_missing_and_spare_what_would_not_fit(
 
 def test_a_page_is_judged_by_its_bytes_and_by_how_it_opens() -> None:
     def row(**told: object) -> dict[str, object]:
-        return {"viewer": "ours", "MB": 4.0, "offline": "opens", "opens in s": 1.0, **told}
+        page = {"viewer": "ours", "length": 512, "MB": 4.0}
+        return {**page, "offline": "opens", "opens in s": 1.0, **told}
 
     long = row(length=pages.LONGEST)
     assert [goal.kept for goal in pages.judge([long, row(viewer="x", MB=700.0)])] == [True, True]
