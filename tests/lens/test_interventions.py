@@ -22,7 +22,7 @@ def ours():
     return mh.MultiHeadAttention(16, 4, bias=False), lambda layer: layer.out_proj.weight
 
 
-def torchs():
+def torchs(*, need_weights=False):
     layer = nn.MultiheadAttention(16, 4, bias=False, batch_first=True)
 
     class Alone(nn.Module):
@@ -31,23 +31,13 @@ def torchs():
             self.layer = layer
 
         def forward(self, x):
-            return self.layer(x, x, x, need_weights=False)[0]
+            return self.layer(x, x, x, need_weights=need_weights)[0]
 
     return Alone(), lambda model: model.layer.out_proj.weight
 
 
 def torchs_with_weights():
-    layer = nn.MultiheadAttention(16, 4, bias=False, batch_first=True)
-
-    class Alone(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x):
-            return self.layer(x, x, x)[0]
-
-    return Alone(), lambda model: model.layer.out_proj.weight
+    return torchs(need_weights=True)
 
 
 class Fused(nn.Module):
