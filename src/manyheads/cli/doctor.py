@@ -11,8 +11,8 @@ from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
 from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
-from manyheads.doctor.page import page_path
 from manyheads.errors import ExamineError, nearest
+from manyheads.lens.saving import page_path
 
 
 def doctor(
@@ -54,7 +54,8 @@ def doctor(
             "target must be file.py:name; got target=None. --list shows every check, --explain "
             "CODE one of them."
         )
-    page = None if html is None else page_path(html)  # before a minute is spent on what to write
+    # Refused before a minute is spent on what to write.
+    page = None if html is None else page_path(html, "report.html")
     torch.manual_seed(seed)
     model, example, source = find(target)
     if inputs:

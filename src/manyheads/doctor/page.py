@@ -2,19 +2,17 @@
 
 import html
 import io
-import os
 import re
 from base64 import b64encode
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from manyheads.doctor.check import Finding
 from manyheads.doctor.picture import Picture
-from manyheads.errors import MissingExtraError, OptionError
+from manyheads.errors import MissingExtraError
 from manyheads.lens.heatmap import paint
 from manyheads.lens.maps import Map
 from manyheads.lens.paper import new_figure, plain_settings
@@ -24,21 +22,6 @@ if TYPE_CHECKING:
 
 SIDE, LABELS = 2.4, 8
 """Inches of a picture each way; numbers along a side of it, about."""
-
-
-def page_path(path: str | os.PathLike[str]) -> Path:
-    """A path that a page can be written to.
-
-    Raises:
-        OptionError: If it is none.
-    """
-    target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm") or not target.parent.is_dir():
-        raise OptionError(
-            f"path must end in .html and lie in a folder that exists; got path={str(target)!r}. "
-            f"Write report.html, for one."
-        )
-    return target
 
 
 def page_of(report: "Report") -> str:

@@ -93,17 +93,10 @@ class Report:
         Raises:
             OptionError: If the path is no page's.
         """
-        from manyheads.doctor.page import page_path
+        from manyheads.lens.saving import page_path, save_page
 
-        target = page_path(path)
-        page = self.to_html()
-        half_written = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            half_written.write_text(page, encoding="utf-8")
-            half_written.replace(target)
-        finally:
-            half_written.unlink(missing_ok=True)
-        return target
+        target = page_path(path, "report.html")
+        return save_page(target, self.to_html())
 
     def __str__(self) -> str:
         lines = [self.headline]

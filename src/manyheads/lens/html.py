@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from manyheads.errors import OptionError
 from manyheads.lens import explorer
 from manyheads.lens.contents import ReadingLabels, Readings, gather
 from manyheads.lens.packing import pack
+from manyheads.lens.saving import page_path, save_page
 
 MOST_BYTES = 5_000_000
 
@@ -56,12 +56,7 @@ def write_page(
         >>> write_page(found, ["the", "cat", "sat"], path=folder / "heads.html").name
         'heads.html'
     """
-    target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm") or not target.parent.is_dir():
-        raise OptionError(
-            f"path must end in .html and lie in a folder that exists; got path={str(target)!r}. "
-            f"Write heads.html, for one."
-        )
+    target = page_path(path, "heads.html")
     contents = gather(portraits, query_labels, key_labels)
     page = _filled(title, {"texts": contents.texts, "readings": contents.readings}, b"")
     # Names, numbers and lists of rows take up to 4 kB a layer and 120 bytes a head; base64 writes
@@ -70,13 +65,7 @@ def write_page(
     told = len(page.encode()) + 4_000 * len(contents.portraits) + 120 * heads
     headers, data = pack(contents.portraits, (MOST_BYTES - told) * 3 // 4)
     page = _filled(title, contents.told(title, headers), data)
-    half_written = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        half_written.write_text(page, encoding="utf-8")
-        half_written.replace(target)
-    finally:
-        half_written.unlink(missing_ok=True)
-    return target
+    return save_page(target, page)
 
 
 def _filled(title: str, content: Mapping[str, Any], data: bytes) -> str:
