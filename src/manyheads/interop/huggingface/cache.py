@@ -31,7 +31,7 @@ class HuggingFaceCache(theirs.Cache):
         >>> config = LlamaConfig(vocab_size=20, num_attention_heads=4, **numbers)
         >>> model = LlamaForCausalLM(config)
         >>> cache = HuggingFaceCache([mh.PagedCache() for _ in range(2)])
-        >>> options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+        >>> options = {"min_new_tokens": 4, "max_new_tokens": 4, "do_sample": False}
         >>> tokens = torch.tensor([[5, 6, 7]])
         >>> text = model.generate(tokens, cache=cache, **options)
         >>> torch.equal(text, model.generate(tokens, **options)), cache.get_seq_length()
