@@ -295,47 +295,6 @@ def test_both_maps_of_differential_heads_are_seen_as_they_are_and_not_their_diff
 
 
 @torch.no_grad()
-def test_blocks_that_are_not_seen_beside_blocks_that_are_give_a_warning():
-    config = hf.BigBirdConfig(
-        **{**WORDS, "max_position_embeddings": 128}, block_size=4, num_random_blocks=1
-    )
-    model = hf.BigBirdModel(config).eval()
-    with (
-        pytest.warns(mh.errors.ProbeWarning, match=r"saw 8 calls.*layer.1.attention.self \(an"),
-        mh.probe.watch(model) as calls,
-    ):
-        model(torch.randint(3, 50, (2, 64)))
-    # The first two and the last two blocks of each layer; those between are cut from bands.
-    assert [call.call.q.shape[2] for call in calls] == [4] * 8
-
-
-@torch.no_grad()
-def test_attention_by_hashes_is_an_error_that_says_why():
-    config = hf.ReformerConfig(
-        vocab_size=50, hidden_size=32, num_attention_heads=4, attention_head_size=8,
-        feed_forward_size=64, axial_pos_embds=False, attn_layers=["local", "lsh"], num_buckets=4,
-        lsh_attn_chunk_length=4, local_attn_chunk_length=4, max_position_embeddings=64,
-    )  # fmt: skip
-    model = hf.ReformerModel(config).eval()
-    with (
-        pytest.raises(mh.errors.ProbeError, match="exponentials in the place of a softmax"),
-        mh.probe.watch(model),
-    ):
-        model(torch.randint(3, 50, (2, 16)))
-
-
-@torch.no_grad()
-def test_attention_in_overlapping_chunks_is_an_error_that_says_why():
-    config = hf.LongformerConfig(**WORDS, attention_window=4)
-    model = hf.LongformerModel(config).eval()
-    with (
-        pytest.raises(mh.errors.ProbeError, match="a softmax over what is no whole product"),
-        mh.probe.watch(model),
-    ):
-        model(torch.randint(3, 50, (1, 8)))
-
-
-@torch.no_grad()
 def test_bf16_is_seen_within_its_own_digits():
     watched, written, inputs = twins("Llama")
     watched, written = watched.bfloat16(), written.bfloat16()

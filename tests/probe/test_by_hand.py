@@ -125,6 +125,24 @@ def test_unusual_steps_are_named_rather_than_guessed():
         model(torch.randn(1, 5, 32))
 
 
+class InPieces(Separate):
+    """Scores cut before the softmax, as layers do that attend in chunks."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        return self.attend(torch.cat([(q @ k.mT)[..., :3], (q @ k.mT)[..., 3:]], dim=-1), v)
+
+
+def test_what_is_not_seen_beside_what_is_gives_a_warning_that_names_it():
+    model = torch.nn.Sequential(Separate(), InPieces()).eval()
+    with (
+        pytest.warns(mh.errors.ProbeWarning, match=r"saw 1 calls, but not each.*: 1 \(an unus"),
+        mh.probe.watch(model) as calls,
+    ):
+        model(torch.randn(1, 5, 32))
+    assert [call.where for call in calls] == ["0"]
+
+
 class Exponential(Separate):
     """A softmax written out."""
 
