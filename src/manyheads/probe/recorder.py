@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from manyheads.errors import ManyheadsError, OptionError
+from manyheads.errors import ManyheadsError, OptionError, ProbeError
 from manyheads.functional import Call
 from manyheads.probe.call import AttentionCall, disagreement, owned
 from manyheads.probe.hooks import Hook
@@ -68,8 +68,8 @@ class Recorder:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is being recorded in this thread."""
-        return self.is_here and not self._busy
+        """Whether no call is being recorded in this thread, and tensors are what they seem."""
+        return self.is_here and not self._busy and not _is_transformed()
 
     @property
     def is_here(self) -> bool:
@@ -91,6 +91,13 @@ class Recorder:
         handles: list[Any] = []
         try:
             for module in self.names:
+                if isinstance(module, torch.jit.RecursiveScriptModule):
+                    if module is self.model:
+                        raise ProbeError(
+                            f"model must run in Python to be watched; got a {type(module).__name__}"
+                            f". Watch the module that it was scripted from."
+                        )
+                    continue  # the module around it is named in its place
                 enter = module.register_forward_pre_hook(Hook(self._enter), prepend=True)
                 handles.append(enter)
                 handles.append(module.register_forward_hook(Hook(self._leave), always_call=True))
@@ -102,6 +109,11 @@ class Recorder:
 
     def _enter(self, module: nn.Module, _: object) -> None:
         if self.is_here:
+            if torch.jit.is_tracing() or torch.compiler.is_compiling():
+                raise ProbeError(
+                    "a watched model must run; got one that is traced or exported in the block. "
+                    "Trace or export it outside, and watch it where it runs."
+                )
             self._stack.append(Run(module, object()))
 
     def _leave(self, module: nn.Module, *_: object) -> None:
@@ -137,15 +149,21 @@ class Recorder:
         if self.wanted is not None and where not in self.wanted:
             return
         with torch.no_grad(), self.busy():
-            found = self._settled(
-                where or THE_MODEL, source, make, mixed, weights, is_told, rounding
-            )
+            with _without_modes():
+                found = self._settled(
+                    where or THE_MODEL, source, make, mixed, weights, is_told, rounding
+                )
             found.run = self._stack[-1].mark
             self.calls.append(found if self.each is None else self.each(found))
 
-    def miss(self, step: str) -> None:
-        """Remember that a softmax of scores was not understood, and for which step before it."""
-        self.notes.add(f"a softmax over what is no whole product of two tensors (after {step})")
+    def miss(self, step: str, why: str) -> None:
+        """Remember that a softmax of scores was not understood.
+
+        Args:
+            step: The step that was not followed.
+            why: What came of it.
+        """
+        self.notes.add(f"{why} (after {step})")
         where = self.names[self._stack[-1].module]
         if self.wanted is None or where in self.wanted:
             self.missed.setdefault(where or THE_MODEL, step)
@@ -196,11 +214,21 @@ class Recorder:
         return AttentionCall(where, source, call, output, mixed=live)
 
 
-def _unseen(each: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:
-    """The same outside of all modes, which would look at every step of it and make it slow."""
+def _is_transformed() -> bool:
+    """Whether tensors stand for others now; those of `vmap` and `grad` are seen further down."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """Outside of all modes, which would look at every step in here and make it slow."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def _unseen(each: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:
     def unseen(call: AttentionCall) -> Any:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with _without_modes():
             return each(call)
 
     return unseen
