@@ -256,6 +256,67 @@ def test_generation_with_a_cache_is_seen_step_by_step():
         torch.testing.assert_close(call.weights(), written, rtol=0, atol=1e-5)
 
 
+WINDOWS = {**GROUPED, "sliding_window": 4}
+WRITERS = {
+    "Llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**GROUPED)),
+    "GPT-2": (
+        hf.GPT2LMHeadModel, hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, **SPECIAL)
+    ),
+    "Mistral": (hf.MistralForCausalLM, hf.MistralConfig(**WINDOWS)),
+    "Gemma-2": (hf.Gemma2ForCausalLM, hf.Gemma2Config(**WINDOWS, head_dim=8)),
+    "Gemma-3": (
+        hf.Gemma3ForCausalLM,
+        hf.Gemma3TextConfig(**WINDOWS, head_dim=8, layer_types=BY_TURNS["layer_types"]),
+    ),
+}  # fmt: skip
+CACHES = {
+    "dynamic": lambda config: hf.DynamicCache(config=config),
+    "static": lambda config: hf.StaticCache(config, max_cache_len=20),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", WRITERS)
+@torch.no_grad()
+def test_each_step_of_generation_is_seen_with_its_weights_at_its_place(name, cache):
+    kind, config = WRITERS[name]
+    fused = "sdpa" if kind._supports_sdpa else "eager"
+    model = kind._from_config(copy.deepcopy(config), attn_implementation=fused).eval()
+    written = kind._from_config(copy.deepcopy(config), attn_implementation="eager").eval()
+    written.load_state_dict(model.state_dict())
+    keep = torch.arange(7) >= torch.tensor([[0], [3]])
+    options = {
+        "inputs": torch.randint(3, 50, (2, 7)), "attention_mask": keep.long(), "max_new_tokens": 6,
+        "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True,
+        "output_attentions": True,
+    }  # fmt: skip
+    right = written.generate(**options, cache=CACHES[cache](written.config))
+    options["output_attentions"] = False
+    plain = model.generate(**options, cache=CACHES[cache](model.config))
+    with mh.probe.watch(model) as calls:
+        again = model.generate(**options, cache=CACHES[cache](model.config))
+    assert plain.sequences.equal(again.sequences) and plain.sequences.equal(right.sequences)
+    steps = [(at, weights) for at, step in enumerate(right.attentions) for weights in step]
+    assert len(calls) == len(steps) == 12
+    for call, (at, weights) in zip(calls, steps, strict=True):
+        first = at == 0
+        real = keep[:, None, :, None] if first else torch.ones(2, 1, 1, 1, dtype=torch.bool)
+        found = call.weights()
+        torch.testing.assert_close(found * real, weights * real, rtol=0, atol=1e-5)
+        # A row's own token is the last that it sees: nothing behind it, in it and the one before.
+        own = 7 if first else int(weights[0, 0, 0].nonzero()[-1])
+        rows = range(7) if first else [own]
+        for back in (0, 1, -1):
+            mass = call.mass_behind(back)
+            for row, place in enumerate(rows):
+                key = place - back
+                there = found[:, :, row, key] if 0 <= key < found.shape[3] else 0 * mass[..., row]
+                counts = real[:, :, row if first else 0, 0]
+                torch.testing.assert_close(
+                    mass[..., row] * counts, there * counts, rtol=0, atol=1e-6
+                )
+
+
 @torch.no_grad()
 def test_the_librarys_functions_come_back_whatever_happens():
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
