@@ -1,4 +1,4 @@
-"""What stands beside each other on a page: texts that one model reads, models that read one text."""
+"""What stands beside each other on a page: several texts, several models."""
 
 from collections.abc import Sequence
 

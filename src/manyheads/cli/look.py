@@ -82,7 +82,10 @@ def table_of(seen: Seen) -> Table:
     shown.add_column("attention", no_wrap=True)
     shown.add_column("head", justify="right", no_wrap=True)
     shown.add_column("looks at", no_wrap=True)
-    for name in ("peak", "keys", "away", "before", "itself", "first", "same", "induction"):
+    itself, whom = "itself", "the query itself"
+    if any(seen.crosses(portrait.layer) for portrait in seen.portraits):
+        itself, whom = "place", "the key at its own place"
+    for name in ("peak", "keys", "away", "before", itself, "first", "same", "induction"):
         shown.add_column(name, justify="right", no_wrap=True)
     for each in table(seen):
         masses = (each.previous, each.itself, each.first, each.duplicate, each.induction)
@@ -97,7 +100,7 @@ def table_of(seen: Seen) -> Table:
         )
     shown.caption = (
         "peak: mean largest weight of a query. keys: how many it spreads over. away: tokens to "
-        "what it reads. The rest: mean weight on the token before, the query itself, the first "
+        f"what it reads. The rest: mean weight on the token before, {whom}, the first "
         "token, earlier copies of the token, and what followed those."
     )
     shown.caption_justify = "left"

@@ -13,6 +13,7 @@ from manyheads.cli.seen import Seen
 from manyheads.errors import OptionError
 from manyheads.lens import HeadSummary, Portrait, draw_heads, write_page
 from manyheads.lens.paper import check_path
+from manyheads.lens.summary import between_texts
 
 PAGES = (".html", ".htm")
 
@@ -38,7 +39,11 @@ def writer(path: Path, title: str) -> Callable[[Mapping[str, Seen]], object]:
 
 def table(seen: Seen) -> list[HeadSummary]:
     """A record of each head, layer by layer."""
-    return [head for portrait in seen.portraits for head in portrait.summaries]
+    return [
+        between_texts(head) if seen.crosses(portrait.layer) else head
+        for portrait in seen.portraits
+        for head in portrait.summaries
+    ]
 
 
 def _first(readings: Mapping[str, Seen]) -> Seen:

@@ -87,7 +87,9 @@ def _draw(
     means = [sum(values) / len(values) for values in by_layer]
     axes.plot(range(len(layers)), means, color=MARK, linewidth=1.2, label="mean of the layer")
     axes.set_xlabel("layer", fontsize=8, color=FAINT)
-    axes.set_ylabel(measure.replace("_", " "), fontsize=8, color=FAINT)
+    # Right for heads that read another text too, where no key is the query's own token.
+    named = "same place" if measure == "itself" else measure.replace("_", " ")
+    axes.set_ylabel(named, fontsize=8, color=FAINT)
     axes.set_ylim(bottom=0)
     every = max(1, -(-len(layers) // 16))
     axes.set_xticks(range(0, len(layers), every))

@@ -1,7 +1,7 @@
 """What a head does, in a few numbers and in a word."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from jaxtyping import Float, Int
@@ -27,6 +27,8 @@ NAMES = {
     "first": "first token",
 }
 """What a head is said to look at, by the mass that tells it; the most telling first."""
+PLACES = {"previous token": "place before", "next token": "place after", "itself": "same place"}
+"""The words for heads that read another text, where no key is the query's own token."""
 
 _ENOUGH, _EVEN, _NEAR = 0.4, 0.98, 0.35
 
@@ -44,7 +46,8 @@ class HeadSummary:
         distance: How far away it looks, in tokens.
         previous: The weight on the token before, 0 to 1.
         next: On the token behind.
-        itself: On the query's own token.
+        itself: On the query's own token; where queries and keys are of two texts, on the key at the
+            same place.
         first: On the first token, where attention sinks stand.
         duplicate: On earlier copies of the query's token; None if tokens are not known.
         induction: On what followed those copies; None likewise.
@@ -147,6 +150,18 @@ def sum_up(layer: str, call: Statistics, seen: Glance, tokens: Tensor | None) ->
         )
         for head, (own, even) in enumerate(zip(of_heads, chance, strict=True))
     ]
+
+
+def between_texts(head: HeadSummary) -> HeadSummary:
+    """The same in words that are right where queries and keys are of two texts.
+
+    Example:
+        >>> import torch
+        >>> (head,) = summarize_heads({"cross": torch.eye(4)[None]})
+        >>> head.does, between_texts(head).does
+        ('itself', 'same place')
+    """
+    return replace(head, does=PLACES.get(head.does, head.does))
 
 
 def _by_head(numbers: dict[str, Tensor]) -> list[dict[str, float]]:
