@@ -78,8 +78,8 @@ def gather(
     """
     several = isinstance(portraits, Mapping)
     readings = dict(portraits) if isinstance(portraits, Mapping) else {"": portraits}
-    if not readings or not all(readings.values()):
-        raise OptionError("portraits must hold at least one layer; got none. Watch a model first.")
+    for layers in readings.values() if readings else [portraits]:
+        _check_portraits(layers)
     keys = query_labels if key_labels is None else key_labels
     texts: dict[tuple[str, ...], int] = {}
     kept, places = [], []
@@ -102,6 +102,20 @@ def gather(
     shown = [[shorten(visible(token[: 2 * WIDEST]), WIDEST) for token in text] for text in texts]
     brought = numbers_of({} if numbers is None else numbers, readings, several)
     return Contents(kept, list(readings), shown, places, brought)
+
+
+def _check_portraits(layers: Any) -> None:
+    if isinstance(layers, Portrait):
+        raise OptionError("portraits must be a list; got one Portrait. Write [portrait].")
+    is_list = isinstance(layers, Sequence) and not isinstance(layers, str)
+    wrong = [each for each in layers if not isinstance(each, Portrait)] if is_list else [layers]
+    if wrong:
+        raise OptionError(
+            f"portraits must be what portray gives; got {type(wrong[0]).__name__}. Watch a model "
+            f"with probe.watch(model, each=portray)."
+        )
+    if not layers:
+        raise OptionError("portraits must hold at least one layer; got none. Watch a model first.")
 
 
 def _of_reading(name: str, labels: ReadingLabels, reading: str) -> Any:

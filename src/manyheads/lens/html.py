@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.lens import explorer
+from manyheads.lens.checks import check_text
 from manyheads.lens.contents import ReadingLabels, Readings, gather
 from manyheads.lens.numbers import ReadingNumbers
 from manyheads.lens.packing import pack
@@ -61,6 +62,7 @@ def write_page(
         >>> write_page(found, ["the", "cat", "sat"], path=folder / "heads.html").name
         'heads.html'
     """
+    check_text("title", title)
     target = page_path(path, "heads.html")
     contents = gather(portraits, query_labels, key_labels, numbers)
     page = _filled(title, {"texts": contents.texts, "readings": contents.readings}, b"")

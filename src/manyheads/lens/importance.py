@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.errors import ProbeError
+from manyheads.lens.checks import check_heads, check_model, check_number
 from manyheads.lens.without import Head, without
 from manyheads.probe import AttentionCall, watch
 from manyheads.probe.mixed import Mixed
@@ -41,8 +42,9 @@ def importance_by_gradient(
         >>> found["(the model)"].shape
         torch.Size([2])
     """
+    check_model(model)
     with torch.enable_grad(), watch(model, each=lambda call: call) as calls:
-        total = loss()
+        total = check_number("loss", loss)
     # The gate's gradient is that of what it multiplies, times it; a layer's runs share one gate.
     gates: dict[str, Tensor] = {}
     for call, mixed, slope in zip(calls, *slopes(total, calls), strict=True):
@@ -74,12 +76,14 @@ def importance_by_ablation(
         >>> list(found) == heads
         True
     """
+    check_model(model)
+    check_heads(heads)
     with torch.no_grad():
-        whole = float(loss())
+        whole = float(check_number("loss", loss))
         found = {}
         for head in heads:
             with without(model, [head]):
-                found[head] = float(loss()) - whole
+                found[head] = float(check_number("loss", loss)) - whole
     return found
 
 

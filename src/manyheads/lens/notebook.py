@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from manyheads.errors import ManyheadsError, MissingExtraError
 from manyheads.extras import install_line
 from manyheads.lens import explorer
+from manyheads.lens.checks import check_text
 from manyheads.lens.contents import ReadingLabels, Readings, gather
 from manyheads.lens.numbers import ReadingNumbers
 from manyheads.lens.packing import pack
@@ -52,6 +53,7 @@ def explore(
         >>> mh.lens.explore(found, [str(i) for i in range(300)]).state
         ''
     """
+    check_text("title", title)
     widget = _widget()
     contents = gather(portraits, query_labels, key_labels, numbers)
     headers, data = pack(contents.portraits)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from manyheads.errors import OptionError, is_named
+from manyheads.lens.checks import check_text
 from manyheads.lens.heatmap import FRAME, MARK
 from manyheads.lens.labels import label
 from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings, save, write
@@ -49,10 +50,11 @@ def draw_profiles(
         >>> [axes.get_ylabel() for axes in figure.axes]
         ['effective keys', 'distance']
     """
-    if not heads or not measures:
+    check_summaries(heads)
+    check_text("title", title)
+    if not isinstance(measures, Sequence) or not measures:
         raise OptionError(
-            "heads and measures must hold at least one each; got none. Take heads from "
-            "summarize_heads."
+            "measures must hold at least one; got none. Write ('effective_keys', 'distance')."
         )
     for measure in measures:
         if not is_named(measure, MEASURES) or any(getattr(head, measure) is None for head in heads):
@@ -76,6 +78,18 @@ def draw_profiles(
         if target is not None:
             save(figure, target)
     return figure
+
+
+def check_summaries(heads: Sequence[HeadSummary]) -> None:
+    """Refuse what is no list of heads' summaries, or an empty one."""
+    is_list = isinstance(heads, Sequence)
+    if not is_list or not heads or not all(isinstance(each, HeadSummary) for each in heads):
+        shown = (
+            type(heads).__name__ if not is_list else type(heads[0]).__name__ if heads else "none"
+        )
+        raise OptionError(
+            f"heads must be summaries, at least one; got {shown}. Take them from summarize_heads."
+        )
 
 
 def _draw(

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.functional import Statistics
+from manyheads.lens.checks import check_call, check_calls
 from manyheads.lens.given import of_weights
 from manyheads.lens.glance import Glance, by_chance, glance
 from manyheads.lens.maps import Map, check_values, check_weights
@@ -105,6 +106,7 @@ def summarize_heads(
         ('itself', 'evenly')
     """
     if isinstance(weights, Sequence):
+        check_calls(weights)
         named: list[tuple[str, Statistics]] = [(call.where, call) for call in weights]
     else:
         named = []
@@ -134,6 +136,7 @@ def summarize_layer(
         >>> len(found[0])
         2
     """
+    check_call(call)
     return sum_up(layer, call, glance(call, tokens), tokens)
 
 
