@@ -45,6 +45,12 @@ def offset_score(call: Statistics, behind: int) -> PerHead:
 def previous_token_score(call: Statistics) -> PerHead:
     """How much weight a query gives to the token before it: `offset_score` with 1.
 
+    From 0 to 1; a uniform causal head has the mean of one over the keys that a query sees, without
+    the first query.
+
+    Source:
+        Olsson et al. 2022 (arXiv:2209.11895), previous-token heads.
+
     Example:
         >>> import torch
         >>> from manyheads.lens import of_weights
