@@ -322,6 +322,9 @@ def test_nothing_reaches_beyond_the_screen(tab, tmp_path, size):
     opened(tab, path)
     widths = "['html', 'main', '.panels', 'header'].map((each) => document.querySelector(each))"
     assert tab.evaluate(f"{widths}.every((each) => each.scrollWidth <= each.clientWidth)")
+    tab.click(".bright")  # the scale is told in more words then
+    footer, bright = (tab.locator(each).bounding_box() for each in ("footer", ".bright"))
+    assert bright["x"] + bright["width"] <= footer["x"] + footer["width"]
     heights = [tab.locator(each).bounding_box()["height"] for each in ("header", "footer")]
     assert sum(heights) < 0.2 * size[1]
 

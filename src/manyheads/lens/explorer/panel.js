@@ -17,7 +17,7 @@ export function panelOf(app, head, isMain) {
     "section",
     { class: "panel", "aria-label": head.name },
     ...(whose == null ? [] : [make("p", { class: "whose", title: whose }, whose)]),
-    make("h2", {}, head.name, make("span", {}, ` ${head.does}`)),
+    make("h2", {}, ...breakable(head.name), make("span", {}, ` ${head.does}`)),
     make(
       "p",
       { class: "numbers" },
@@ -76,6 +76,9 @@ export function panelOf(app, head, isMain) {
 
   return { element, draw, head, repaint: map.repaint };
 }
+
+// A path, which may go on in the next line behind each of its dots.
+const breakable = (path) => path.split(/(?<=\.)/).flatMap((part) => [part, make("wbr")]);
 
 // What the page holds of this head, and how exactly.
 function storedAs(head) {
