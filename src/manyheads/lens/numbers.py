@@ -4,14 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Real
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
 from manyheads.lens.portrait import Portrait
 from manyheads.lens.summary import MEASURES, NAMES
 
-Numbers = Mapping[str, Float[Tensor, "_layers _heads"] | Mapping[str, Float[Tensor, " _heads"]]]
+Numbers = Mapping[
+    str,
+    Real[Tensor, "_layers _heads"]
+    | Sequence[Sequence[float]]
+    | Mapping[str, Real[Tensor, " _heads"] | Sequence[float]],
+]
 """By their name: (layers, heads), or (heads,) by the name of a layer."""
 ReadingNumbers = Numbers | Mapping[str, Numbers]
 
