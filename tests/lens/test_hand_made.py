@@ -127,9 +127,9 @@ def test_a_step_back_in_each_layer_is_followed_to_where_it_leads(depth):
     assert direct[9 - depth].item() == pytest.approx(1, abs=1e-5)
     # As pipes each place can send what its narrowest pipe holds, whichever way.
     streams = flow(stack, query=9)
-    assert streams[9].item() == streams[9 - depth].item() == pytest.approx(0.5, abs=1e-5)
+    assert streams[9].item() == streams[9 - depth].item() == pytest.approx(0.5, abs=1e-4)
     if depth > 1:
-        assert streams[8].item() == pytest.approx(1, abs=1e-5)  # two ways that share no pipe
+        assert streams[8].item() == pytest.approx(1, abs=1e-4)  # two ways that share no pipe
     assert streams[: 9 - depth].abs().sum() < 1e-4
 
 
