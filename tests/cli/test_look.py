@@ -24,6 +24,24 @@ def test_every_head_has_a_line_in_the_table_and_a_map_in_the_picture(run, tmp_pa
     assert picture.stat().st_size > 5000
 
 
+def test_where_two_texts_meet_nothing_is_called_the_query_itself(run, tmp_path, capsys):
+    record, page = tmp_path / "heads.json", tmp_path / "heads.html"
+    assert main(["look", str(run), "abc", "--out", str(record), "--out", str(page)]) == 0
+    header, caption = capsys.readouterr().out.split("attention ", 1)[1].split("peak: ")
+    columns = header.splitlines()[0].split()
+    assert "place" in columns
+    assert "itself" not in columns
+    assert "the key at its own place" in " ".join(caption.split())
+    told = json.loads(page.read_text("utf-8").split('id="content">')[1].split("</script>")[0])
+    words = {"itself", "previous token", "next token"}
+    for layer in told["layers"]:
+        crosses = layer["queries"] != layer["keys"]
+        assert crosses == layer["layer"].startswith("decoder")
+        assert not (crosses and words & {*layer["does"]})
+    heads = json.loads(record.read_text("utf-8"))["heads"]
+    assert not words & {head["does"] for head in heads if head["layer"].startswith("decoder")}
+
+
 def test_each_row_is_named_after_what_it_writes_and_each_column_after_what_it_reads(run):
     sight = look_at(load(run), "abc")
     written = [*sight.answer, "</s>"]

@@ -122,9 +122,9 @@ def test_a_step_back_in_each_layer_is_followed_to_where_it_leads(depth):
     right = torch.zeros(PLACES)
     for steps in range(depth + 1):
         right[9 - steps] = math.comb(depth, steps) / 2**depth
-    torch.testing.assert_close(rollout(stack, queries=[9])[0, 0], right, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rollout(stack, queries=[9])[0, 0], right, atol=1e-4, rtol=0)
     direct = rollout(stack, queries=[9], residual=0.0)[0, 0]
-    assert direct[9 - depth].item() == pytest.approx(1, abs=1e-5)
+    assert direct[9 - depth].item() == pytest.approx(1, abs=1e-4)
     # As pipes each place can send what its narrowest pipe holds, whichever way.
     streams = flow(stack, query=9)
     assert streams[9].item() == streams[9 - depth].item() == pytest.approx(0.5, abs=1e-4)
