@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from base64 import b64encode
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -518,6 +519,24 @@ def test_at_16k_tokens_144_heads_open_in_three_seconds_and_tell_true_numbers(
     assert tab.locator(".columns path").count() > 0
     tab.fill(".find", "token9999")
     assert tab.locator(".count").inner_text() == "1 of 1"
+
+
+def test_a_nearly_even_head_of_16k_tokens_has_every_shade_and_numbers_of_four_digits(tab, tmp_path):
+    (noise,) = made_up(LONG, 1, 1)
+    even = (0.7 + 0.6 * torch.rand(1, 128, 128)) / LONG
+    found = [replace(noise, cells=even, top_weights=(1.3 - 0.01 * noise.top_weights) / LONG)]
+    tokens = [f"token{i}" for i in range(LONG)]
+    opened(tab, write_page(found, tokens, path=tmp_path / "even.html"))
+    for row, column in [(5, 9), (120, 64)]:
+        point(tab, (row + 0.5) / 128, (column + 0.5) / 128)
+        assert "at most 0.0000" in readout(tab)
+        assert number(tab) == pytest.approx(float(even[0, row, column]), abs=6e-9)
+    shades = tab.evaluate(
+        "(c => new Set(new Uint32Array("
+        "c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size)"
+        "(document.querySelector('.overview canvas'))"
+    )
+    assert shades > 60  # of the 69 from the root of 0.7 / 1.3 on
 
 
 def test_144_heads_at_32k_tokens_open(tab, tmp_path):

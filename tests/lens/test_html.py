@@ -14,7 +14,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import OptionError, ShapeError
 from manyheads.lens import HeadSummary, Portrait, of_weights, portray, write_page
-from manyheads.lens.packing import FINENESSES, pack
+from manyheads.lens.packing import FINENESSES, FINEST, ROUGH, _scaled, pack
 
 EVIL = ["</script><b>x", "<img src=x onerror=alert(1)>", "$x$", "", " ", "\n", "é", "注意力", "a"]
 
@@ -77,6 +77,22 @@ class Page(HTMLParser):
             self.scripts[name] = self.scripts.get(name, "") + data
 
 
+def unscaled(data, at, rows, length, steps=FINEST):
+    """Rows of numbers as explorer/data.js unpacks them, and where they end in the bytes."""
+
+    def pairs(count, at):
+        low, high = (np.frombuffer(data, "u1", count, at + half * count) for half in (0, 1))
+        return low + 256 * high.astype("<u4"), at + 2 * count
+
+    halves, at = pairs(rows, at)
+    greatest = (halves << 16).view("<f4").astype(float)[:, None]
+    if steps <= ROUGH:
+        taken = np.frombuffer(data, "u1", rows * length, at).reshape(rows, length)
+        return greatest * (taken / steps) ** 2, at + rows * length
+    taken, at = pairs(rows * length, at)
+    return greatest * taken.reshape(rows, length) / steps, at
+
+
 def test_the_page_holds_the_weights_the_strongest_keys_and_the_text_as_they_are(tmp_path):
     calls = watched(len(EVIL))
     path = write_page([portray(call) for call in calls], EVIL, path=tmp_path / "heads.html")
@@ -89,13 +105,26 @@ def test_the_page_holds_the_weights_the_strongest_keys_and_the_text_as_they_are(
     data = zlib.decompress(b64decode(page.scripts["data"]))
     at = 0
     for layer, call in zip(content["layers"], calls, strict=True):
-        assert (layer["exact"], layer["bits"], layer["rows"]) == (True, 16, [])
-        size = 2 * 9 * 9
-        low, high = (np.frombuffer(data, "u1", size, at + half).astype(int) for half in (0, size))
-        cells = (low + 256 * high).reshape(2, 9, 9) / 0xFFFF
-        np.testing.assert_allclose(cells, call.weights()[0].numpy(), atol=1e-5)
-        at += 2 * size + 2 * 4 * 2 * 9  # and two profiles
+        assert (layer["exact"], layer["steps"], layer["rows"]) == (True, FINEST, [])
+        cells, at = unscaled(data, at, 2 * 9, 9)
+        np.testing.assert_allclose(cells.reshape(2, 9, 9), call.weights()[0].numpy(), atol=1.1e-5)
+        keys, at = unscaled(data, at, 2, 9)
+        np.testing.assert_allclose(keys, call.entropy()[0].exp().numpy(), rtol=1e-4)
+        _, at = unscaled(data, at, 2, 9)
     assert at == len(data)
+
+
+@pytest.mark.parametrize(("steps", "off"), [(FINEST, 1.02e-5), (5_000, 1.02e-4), (ROUGH, 4e-3)])
+def test_a_weight_is_right_to_a_share_of_its_rows_greatest_however_small_that_is(steps, off):
+    torch.manual_seed(0)
+    size = 10.0 ** torch.linspace(0, -30, 40)[:, None]
+    rows = torch.rand(40, 300) * size
+    rows[::4] = size[::4] * (1 - 1e-3 * torch.rand(10, 300))  # nearly even
+    rows[7] = 0
+    found, _ = unscaled(_scaled(rows, steps), 0, 40, 300, steps)
+    greatest = rows.amax(-1, keepdim=True)
+    assert ((torch.from_numpy(found) - rows).abs() <= off * greatest).all()
+    assert steps < FINEST or len(np.unique(found[4])) > 45  # and no band
 
 
 def test_no_token_or_title_becomes_a_tag_and_nothing_is_fetched(tmp_path):
@@ -130,7 +159,7 @@ def test_144_heads_at_32k_tokens_fit_into_five_megabytes(tmp_path):
     path = write_page(made_up(32_768), tokens, path=tmp_path / "long.html")
     assert path.stat().st_size < 5_000_000
     headers, _ = pack(made_up(32_768, layers=2), 10**8)
-    assert headers[0]["bits"] == 16
+    assert headers[0]["steps"] == FINEST
     assert (headers[0]["keyBytes"], headers[0]["exact"]) == (2, False)
     assert pack(made_up(70_000, layers=1), 10**8)[0][0]["keyBytes"] == 4
     sizes = [len(pack(made_up(32_768, 1), room)[1]) for room in (10**6, 300_000, 100_000, 20_000)]
@@ -178,7 +207,7 @@ def test_every_weight_of_144_real_heads_of_128_tokens_fits_exactly(tmp_path):
     path = write_page(found, [f"token{i}" for i in range(128)], path=tmp_path / "exact.html")
     assert path.stat().st_size <= 5_000_000
     content = json.loads(Page(path.read_text("utf-8")).scripts["content"])
-    assert {(layer["exact"], layer["bits"]) for layer in content["layers"]} == {(True, 16)}
+    assert {(layer["exact"], layer["steps"]) for layer in content["layers"]} == {(True, FINEST)}
 
 
 def test_a_coarser_cell_has_the_greatest_of_the_cells_in_it():
@@ -187,9 +216,9 @@ def test_a_coarser_cell_has_the_greatest_of_the_cells_in_it():
     side = header["width"]
     assert 128 % side == 0
     assert side < 128
-    cells = np.frombuffer(zlib.decompress(data), "u1", 2 * side * side).reshape(2, side, side)
+    cells, _ = unscaled(zlib.decompress(data), 0, 2 * side, side, header["steps"])
     blocks = portrait.cells.reshape(2, side, 128 // side, side, 128 // side).amax((2, 4))
-    np.testing.assert_allclose((cells / 255) ** 2, blocks.numpy(), atol=0.005)
+    np.testing.assert_allclose(cells.reshape(blocks.shape), blocks.numpy(), atol=0.005)
     assert header["rows"][-1] == 999  # the query that writes on
 
 

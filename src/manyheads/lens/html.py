@@ -30,8 +30,9 @@ def write_page(
 ) -> Path:
     """Write a page in which every head can be looked at, with numbers, at most 5 MB of it.
 
-    Maps are exact where a call has at most 128 tokens and the page has room; else a cell shows its
-    greatest weight, and the page says so. To compare two texts or two models, give the portraits of
+    Maps are exact where a call has at most 128 tokens and the page has room: each weight to a share
+    of its row's greatest, 1 / 100,000 if that fits. Else a cell shows its greatest weight, and the
+    page says so. To compare two texts or two models, give the portraits of
     each by a name; they are shown beside each other.
 
     Args:

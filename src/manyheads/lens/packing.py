@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,20 +19,25 @@ class Fineness:
     """How much of a portrait is packed.
 
     Args:
-        bits: Of each cell: 16 are steps of 1 / 65,535; 8 are squares of steps of 1 / 255.
+        steps: In how many steps a row goes to its own greatest weight. Up to 255, in a byte, they
+            are steps of the square root.
         side: Cells of a map each way, at most.
         rows: Queries whose strongest keys are packed, at most.
     """
 
-    bits: Literal[8, 16]
+    steps: int
     side: int
     rows: int
 
 
+FINEST, ROUGH = 50_000, 255
+"""Steps that make a weight right to 1 / 100,000 of its row's greatest; and to 1 / 255."""
+
 # Halves of the cells, because a cell must be made of whole ones.
 FINENESSES = (
-    Fineness(16, 128, 512), Fineness(8, 128, 512), Fineness(8, 128, 256), Fineness(8, 64, 256),
-    Fineness(8, 64, 128), Fineness(8, 32, 64), Fineness(8, 32, 32), Fineness(8, 16, 16),
+    Fineness(FINEST, 128, 512), Fineness(5_000, 128, 512), Fineness(ROUGH, 128, 512),
+    Fineness(ROUGH, 128, 256), Fineness(ROUGH, 64, 256), Fineness(ROUGH, 64, 128),
+    Fineness(ROUGH, 32, 64), Fineness(ROUGH, 32, 32), Fineness(ROUGH, 16, 16),
 )  # fmt: skip
 
 
@@ -50,7 +55,7 @@ def pack(
     """
     for fineness in FINENESSES:
         packed = [_pack(portrait, fineness) for portrait in portraits]
-        data = zlib.compress(b"".join(each for _, each in packed))
+        data = _compressed(b"".join(each for _, each in packed))
         if room is None or len(data) <= room:
             return [header for header, _ in packed], data
     raise OptionError(
@@ -67,7 +72,7 @@ def _pack(portrait: Portrait, fineness: Fineness) -> tuple[dict[str, Any], bytes
     step = -(-len(portrait.rows) // fineness.rows)
     first = (len(portrait.rows) - 1) % step  # so that the last query, which writes on, is kept
     rows = portrait.rows[first::step]
-    if is_exact and fineness.bits == 16:
+    if is_exact and fineness.steps > ROUGH:
         rows = rows[:0]  # the cells say it all
     keys, weights = (
         of[:, first::step][:, : len(rows)] for of in (portrait.top_keys, portrait.top_weights)
@@ -79,7 +84,7 @@ def _pack(portrait: Portrait, fineness: Fineness) -> tuple[dict[str, Any], bytes
         "lengths": portrait.lengths,
         "height": cells.shape[1],
         "width": cells.shape[2],
-        "bits": fineness.bits,
+        "steps": fineness.steps,
         "exact": is_exact,
         "rows": rows.tolist(),
         "top": keys.shape[2],
@@ -95,11 +100,11 @@ def _pack(portrait: Portrait, fineness: Fineness) -> tuple[dict[str, Any], bytes
     # A key that is not there is the number after the last.
     places = keys.where(keys >= 0, portrait.lengths[1])
     parts = [
-        _weights(cells) if fineness.bits == 16 else _squares(cells),
-        places.numpy().astype("<i4").tobytes() if wide else _pairs(places),
-        _weights(weights),
-        *(_weights(each.weights) for each in portrait.cutouts),
-        *(each.float().numpy().astype("<f4").tobytes() for each in portrait.profiles.values()),
+        _scaled(cells, fineness.steps),
+        places.numpy().astype("<i4").tobytes() if wide else _pairs(places.numpy()),
+        _scaled(weights),
+        *(_scaled(each.weights) for each in portrait.cutouts),
+        *(_scaled(each) for each in portrait.profiles.values()),
     ]
     return header, b"".join(parts)
 
@@ -113,18 +118,30 @@ def _coarser(cells: Tensor, dim: int, most: int) -> Tensor:
     return torch.from_numpy(np.maximum.reduceat(cells.numpy(), starts, axis=dim))
 
 
-def _squares(weights: Tensor) -> bytes:
-    return bytes((weights.clamp(0, 1).sqrt() * 255).round().to(torch.uint8).numpy().tobytes())
+def _scaled(rows: Tensor, steps: int = FINEST) -> bytes:
+    """Rows of numbers from 0 on, each in steps of its own greatest, which stands before them all.
+
+    Of the greatest number the upper half of its 32 bits is kept, rounded up.
+    """
+    numbers = rows.double().clamp(min=0).numpy()
+    greatest = numbers.max(axis=-1, keepdims=True).astype("<f4").view("<u4")
+    halves = (greatest + 0xFFFF) >> 16
+    shares = numbers / np.maximum((halves << 16).view("<f4"), np.finfo("<f4").tiny)
+    if steps > ROUGH:
+        return _pairs(halves) + _pairs((shares * steps).round())
+    return _pairs(halves) + bytes((np.sqrt(shares) * steps).round().astype("u1").tobytes())
 
 
-def _weights(weights: Tensor) -> bytes:
-    return _pairs((weights.double().clamp(0, 1) * 0xFFFF).round())
-
-
-def _pairs(numbers: Tensor) -> bytes:
+def _pairs(numbers: np.ndarray) -> bytes:
     """Numbers of two bytes: all low bytes, then all high ones, which zlib makes a third smaller."""
-    pairs = np.ascontiguousarray(numbers.numpy().astype("<u2")).view(np.uint8).reshape(-1, 2)
+    pairs = np.ascontiguousarray(numbers.astype("<u2")).view(np.uint8).reshape(-1, 2)
     return bytes(pairs.T.tobytes())
+
+
+def _compressed(data: bytes) -> bytes:
+    """Filtered, which is zlib's word for numbers, whose repetitions of few bytes are by chance."""
+    zipped = zlib.compressobj(strategy=zlib.Z_FILTERED)
+    return zipped.compress(data) + zipped.flush()
 
 
 def _short(number: float | None) -> float | None:

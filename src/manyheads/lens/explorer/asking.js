@@ -25,9 +25,9 @@ export function askingOf(host, state, redraw) {
   }
 
   function askFor(head) {
-    const { lengths, exact, bits, live } = head.layer,
+    const { lengths, exact, live } = head.layer,
       { view } = state;
-    if (!live || (exact && bits === 16)) return;
+    if (!live || exact) return;
     const query = Math.min(state.query, lengths[0] - 1);
     if (state.locked && !wholeRow(head, query)) ask(head, [query, query + 1], [0, lengths[1]]);
     const seen = (low, length) => [

@@ -1,4 +1,5 @@
 // What packing.py packed: heads whose weights can be asked for, each with how exactly it is known.
+import { clamp } from "./parts.js";
 
 // Bytes that Python's zlib wrote.
 export async function inflate(packed) {
@@ -10,28 +11,32 @@ function reader(bytes) {
   let at = 0;
   const take = (count) => bytes.slice(at, (at += count));
   // Plain loops: the callbacks of typed arrays take ten times as long, and a page has millions.
-  const squares = (count) => {
-    const steps = take(count),
-      weights = new Float32Array(count);
-    for (let i = 0; i < count; i++) weights[i] = (steps[i] / 255) ** 2;
-    return weights;
-  };
   // Of numbers of two bytes all low bytes stand first, then all high ones.
-  const pairs = (numbers, unit = 1) => {
-    const count = numbers.length,
-      low = take(count),
-      high = take(count);
-    for (let i = 0; i < count; i++) numbers[i] = (low[i] | (high[i] << 8)) / unit;
+  const pairs = (count) => {
+    const low = take(count),
+      high = take(count),
+      numbers = new Uint16Array(count);
+    for (let i = 0; i < count; i++) numbers[i] = low[i] | (high[i] << 8);
     return numbers;
   };
-  return {
-    squares,
-    weights: (count) => pairs(new Float32Array(count), 65535),
-    keys: (count, size) =>
-      size === 4 ? new Int32Array(take(4 * count).buffer) : pairs(new Uint16Array(count)),
-    floats: (count) => new Float32Array(take(4 * count).buffer),
+  // Rows in steps of their own greatest numbers, of each of which the upper half stands before them.
+  const scaled = (rows, length, steps) => {
+    const greatest = new Float32Array(Uint32Array.from(pairs(rows), (half) => half << 16).buffer);
+    const numbers = new Float32Array(rows * length),
+      squared = isRough({ steps }),
+      taken = squared ? take(numbers.length) : pairs(numbers.length);
+    for (let row = 0, i = 0; row < rows; row++)
+      for (const last = i + length; i < last; i++) {
+        const share = taken[i] / steps;
+        numbers[i] = greatest[row] * (squared ? share * share : share);
+      }
+    return numbers;
   };
+  const keys = (count, size) => (size === 4 ? new Int32Array(take(4 * count).buffer) : pairs(count));
+  return { scaled, keys };
 }
+const FINEST = 50_000;
+export const isRough = ({ steps }) => steps <= 255;
 
 // All heads of all readings, layer by layer; a head's place is its index here.
 export function unpack(content, bytes) {
@@ -40,19 +45,19 @@ export function unpack(content, bytes) {
     const count = layer.heads,
       size = layer.height * layer.width,
       some = layer.rows.length * layer.top;
-    const cells = layer.bits === 8 ? read.squares(count * size) : read.weights(count * size);
-    const keys = read.keys(count * some, layer.keyBytes),
-      weights = read.weights(count * some);
+    const cells = read.scaled(count * layer.height, layer.width, layer.steps),
+      keys = read.keys(count * some, layer.keyBytes),
+      weights = read.scaled(count * layer.rows.length, layer.top, FINEST);
     const windows = layer.windows.map(([from, to, first, after]) => {
       const area = (to - from) * (after - first),
-        all = read.weights(count * area);
+        all = read.scaled(count * (to - from), after - first, FINEST);
       return (head) => ({
         rows: [from, to],
         keys: [first, after],
         weights: all.subarray(head * area, (head + 1) * area),
       });
     });
-    const profiles = layer.profiles.map(() => read.floats(count * layer.bins));
+    const profiles = layer.profiles.map(() => read.scaled(count, layer.bins, FINEST));
     const own = (array, head, length) => array.subarray(head * length, (head + 1) * length);
     return Array.from({ length: count }, (_, head) => ({
       layer,
@@ -87,22 +92,28 @@ const patchOf = (head, query, key) =>
 const fromPatch = (patch, query, key) =>
   patch.weights[(query - patch.rows[0]) * (patch.keys[1] - patch.keys[0]) + key - patch.keys[0]];
 
-// The weight of a pair: "exact", or the "greatest" of its cell; "rough" if it is so to 0.002 only.
+// The weight of a pair, and the greatest of its row, of which its steps are shares: "exact", or the
+// "greatest" of its cell; "rough" if there are few steps.
 export function weightAt(head, query, key) {
-  const { height, width, lengths, exact, bits } = head.layer;
+  const { height, width, lengths, exact } = head.layer;
   const patch = patchOf(head, query, key);
-  if (patch) return { weight: fromPatch(patch, query, key), kind: "exact" };
-  const kept = stored(head, query).find((each) => each.key === key);
-  if (kept) return { weight: kept.weight, kind: "exact" };
+  if (patch)
+    return {
+      weight: fromPatch(patch, query, key),
+      most: greatest(rowOfPatch(patch, query)),
+      kind: "exact",
+    };
+  const strongest = stored(head, query),
+    kept = strongest.find((each) => each.key === key);
+  if (kept) return { weight: kept.weight, most: strongest[0].weight, kind: "exact" };
   const row = cellOf(query, lengths[0], height),
-    column = cellOf(key, lengths[1], width);
-  const weight = head.cells[row * width + column];
-  const rough = bits === 8;
-  if (exact) return { weight, kind: "exact", rough };
+    column = cellOf(key, lengths[1], width),
+    cells = rowOfCells(head, row);
+  const found = { weight: cells[column], most: greatest(cells), rough: isRough(head.layer) };
+  if (exact) return { ...found, kind: "exact" };
   return {
-    weight,
+    ...found,
     kind: "greatest",
-    rough,
     queries: tokensOf(row, lengths[0], height),
     keys: tokensOf(column, lengths[1], width),
   };
@@ -120,16 +131,18 @@ function stored(head, query) {
 
 // A query's weights on all keys, or null where only some are known.
 export function wholeRow(head, query) {
-  const { width, lengths, exact } = head.layer;
+  const { lengths, exact } = head.layer;
   const patch = head.patches.find(
     (each) => inside(query, each.rows) && each.keys[0] === 0 && each.keys[1] === lengths[1],
   );
   if (patch) return rowOfPatch(patch, query);
   if (!exact) return null;
-  const row = head.cells.slice(query * width, (query + 1) * width);
+  const row = rowOfCells(head, query).slice();
   for (const each of stored(head, query)) row[each.key] = each.weight;
   return row;
 }
+const rowOfCells = ({ cells, layer }, row) => cells.subarray(row * layer.width, (row + 1) * layer.width);
+const greatest = (weights) => weights.reduce((most, each) => Math.max(most, each), 0);
 const rowOfPatch = ({ rows, keys, weights }, query) =>
   weights.subarray((query - rows[0]) * (keys[1] - keys[0]), (query - rows[0] + 1) * (keys[1] - keys[0]));
 
@@ -159,11 +172,8 @@ export function nearestQuery(head, query) {
 
 // What three queries in four do not exceed on their strongest key.
 export function typical(head) {
-  const { height, width } = head.layer;
-  const greatest = Array.from({ length: height }, (_, row) =>
-    head.cells.subarray(row * width, (row + 1) * width).reduce((most, each) => Math.max(most, each), 0),
-  );
-  const seen = greatest.filter((each) => each > 0).sort((a, b) => a - b);
+  const most = Array.from({ length: head.layer.height }, (_, row) => greatest(rowOfCells(head, row)));
+  const seen = most.filter((each) => each > 0).sort((a, b) => a - b);
   return seen[Math.floor(seen.length * 0.75)] ?? 1;
 }
 
@@ -176,17 +186,20 @@ export function difference(head, other) {
   )
     return null;
   const apart = head.cells.map((weight, i) => Math.abs(weight - other.cells[i]));
-  if (!exact) return apart.reduce((most, each) => Math.max(most, each), 0);
+  if (!exact) return greatest(apart);
   return apart.reduce((sum, each) => sum + each, 0) / 2 / height;
 }
 
-// Numbers as they are said.
-export const said = ({ weight, kind, rough }) => {
+// Numbers as they are said: a weight to four places, or as many as its row's greatest needs.
+const places = (most) => (most > 0 ? clamp(3 - Math.floor(Math.log10(most)), 4, 60) : 4);
+export const figures = (weight, most) => weight.toFixed(places(most));
+export function said({ weight, most, kind, rough }) {
+  const least = 10 ** -places(most);
   const shown = rough
-    ? `≈ ${weight.toFixed(3)}`
-    : 0 < weight && weight < 0.00005
-      ? "< 0.0001"
-      : weight.toFixed(4);
+    ? `≈ ${weight.toFixed(places(most) - 1)}`
+    : 0 < weight && weight < least / 2
+      ? `< ${figures(least, most)}`
+      : figures(weight, most);
   return kind === "greatest" ? `at most ${shown}` : shown;
-};
+}
 export const short = (number) => (number == null ? "" : `${Number(number.toPrecision(3))}`);

@@ -1,5 +1,5 @@
 // One head: its name and numbers, its map, its lines, its text.
-import { nearestQuery, rowOf, said, short, weightAt } from "./data.js";
+import { figures, isRough, nearestQuery, rowOf, said, short, weightAt } from "./data.js";
 import { mapOf, profileOf } from "./map.js";
 import { make, quoted } from "./parts.js";
 import { linesOf, textOf } from "./tokens.js";
@@ -55,7 +55,7 @@ export function panelOf(app, head, isMain) {
     if (state.locked) readout.append(make("span", { class: "locked" }, "locked, esc lets go"));
     strongest.replaceChildren(
       ...top.map(({ key, weight }) =>
-        make("li", {}, make("b", {}, weight.toFixed(4)), ` ${quoted(head.keyTexts, key)}`),
+        make("li", {}, make("b", {}, figures(weight, top[0].weight)), ` ${quoted(head.keyTexts, key)}`),
       ),
     );
   }
@@ -82,12 +82,11 @@ const breakable = (path) => path.split(/(?<=\.)/).flatMap((part) => [part, make(
 
 // What the page holds of this head, and how exactly.
 function storedAs(head) {
-  const { lengths, exact, bits, height, width, rows, windows, live } = head.layer;
+  const { lengths, exact, steps, height, width, rows, windows, live } = head.layer;
+  const share = isRough(head.layer) ? steps : (2 * steps).toLocaleString("en");
   if (exact)
-    return bits === 16
-      ? "Every weight is exact."
-      : "Weights to about 0.002, the strongest of each query exact.";
-  const pooled = `${lengths[0]} × ${lengths[1]} weights in ${height} × ${width} cells: a cell shows its greatest.`;
+    return `Every weight is here, to 1/${share} of its query's greatest${rows.length ? ", the strongest of each query exactly" : ""}.`;
+  const pooled = `${lengths[0]} × ${lengths[1]} weights in ${height} × ${width} cells: a cell shows its greatest, to 1/${share} of its row's.`;
   const kept = ` Exact: the strongest keys of ${rows.length} queries${windows.length ? ", and the dashed windows" : ""}.`;
   return pooled + (live ? " Zoom in, or lock a query, and its exact weights are computed." : kept);
 }

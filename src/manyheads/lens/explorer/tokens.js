@@ -1,5 +1,5 @@
 // The tokens of a head: lines from queries to keys, and the text with what a query reads in it.
-import { nearestQuery, rowOf } from "./data.js";
+import { figures, nearestQuery, rowOf } from "./data.js";
 import { clamp, make, reveal } from "./parts.js";
 
 const ALL = 40; // up to so many tokens are lined up whole; of more, those near the query
@@ -198,7 +198,7 @@ export function textOf(app, head) {
           weight = areKeys ? row.known.get(i) : null;
         token.style.background = weight > 0 ? app.scale.css(weight, app.most(head)) : "";
         token.style.color = weight > 0 ? app.scale.ink(weight, app.most(head)) : "";
-        token.title = weight == null ? `${i}` : `${i}: ${weight.toFixed(4)}`;
+        token.title = weight == null ? `${i}` : `${i}: ${figures(weight, row.top[0]?.weight)}`;
         token.classList.toggle("current", areQueries && i === query);
         token.classList.toggle("found", app.isFound(texts[i]));
         if (!areQueries) continue;
