@@ -70,5 +70,5 @@ def test_what_cannot_be_drawn_is_refused():
         draw_patches(image, torch.rand(1, 5), (2, 2))
     with pytest.raises(OptionError, match="weights must be finite and not below 0"):
         draw_patches(image, -torch.ones(1, 4), (2, 2))
-    with pytest.raises(OptionError, match="titles must be as many as the maps"):
+    with pytest.raises(OptionError, match="titles must be 1 texts; got titles of 2"):
         draw_patches(image, torch.rand(1, 4), (2, 2), titles=("a", "b"))

@@ -8,12 +8,15 @@ import torch
 import manyheads as mh
 from manyheads import lens
 from manyheads.errors import ManyheadsError
+from manyheads.functional import Comparison, Cost
 
 torch.manual_seed(0)
 LAYER, X = mh.MultiHeadAttention(16, 2).eval(), torch.randn(1, 4, 16)
 with torch.no_grad(), mh.probe.watch(LAYER) as CALLS:
     LAYER(X, mask=mh.Causal())
 CALL, WEIGHTS, IDS, LABELS = CALLS[0], CALLS[0].weights()[0], torch.tensor([1, 2, 1, 2]), [*"abcd"]
+COSTS = (Cost(64, 0.1, 0.2, 100, 300), Cost(128, 0.4, 0.4, 200, 600))
+COMPARISON = Comparison("exact", "near", (64, 64), 0.1, 0.2, None, COSTS, None)
 HEADS, SPANS = [("(the model)", 0)], [(0, 2), (2, 4)]
 
 
@@ -22,8 +25,8 @@ def ablated(model, heads):
         return LAYER(X)
 
 
-def paged(portraits, labels):
-    return lens.write_page(portraits, labels, path="never.html")
+def paged(portraits, labels, path="never.html"):
+    return lens.write_page(portraits, labels, path=path)
 
 
 def loss():
@@ -32,6 +35,7 @@ def loss():
 
 GIVEN = {
     lens.coverage: [CALL],
+    lens.draw_comparison: [COMPARISON],
     lens.draw_heads: [{"layer": WEIGHTS}, LABELS, LABELS],
     lens.draw_heatmap: [WEIGHTS[0], LABELS, LABELS],
     lens.draw_lines: [WEIGHTS[0], LABELS, LABELS],
@@ -71,11 +75,18 @@ NONSENSE = [
     torch.zeros(3, dtype=torch.complex64), torch.zeros(2, 2, device="meta"), object(),
 ]  # fmt: skip
 SENSE = {(lens.flow, 1): 3, (lens.offset_score, 1): 3, (lens.sink_mass, 1): None}
+DRAWN = [each for each in GIVEN if each.__name__.startswith("draw_")]
+OPTIONS = [
+    *((function, "path") for function in (*DRAWN, paged)),
+    (lens.draw_masks, "axes"), (lens.draw_patches, "titles"), (lens.relevance, "layers"),
+    (lens.portray, "layer"), (lens.portray, "live"),
+]  # fmt: skip
+FINE = {"path": [None], "layers": [None], "layer": [None, "x"]}
 NAMES = {(lens.summarize_layer, 0)}  # of layers, which are free
 
 
 def test_all_of_the_lens_is_here():
-    apart = {"Cutout", "HeadSummary", "Portrait", "draw_comparison", "without", "write_page"}
+    apart = {"Cutout", "HeadSummary", "Portrait", "without", "write_page"}
     assert {each.__name__ for each in GIVEN} - {"ablated", "paged"} == {*lens.__all__} - apart
 
 
@@ -89,11 +100,28 @@ def test_what_is_no_argument_is_refused_by_rule_value_and_cure(function, tmp_pat
         for nonsense in NONSENSE:
             if (function, place) in SENSE and nonsense is SENSE[function, place]:
                 continue
-            with pytest.raises(ManyheadsError) as refused:
-                function(*good[:place], nonsense, *good[place + 1 :])
-            said = str(refused.value).replace("\n", " ")
-            assert re.search(r"must .+; got .+\. \S.+", said), said
+            refused(lambda: function(*good[:place], nonsense, *good[place + 1 :]))  # noqa: B023
     assert not (tmp_path / "never.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), OPTIONS, ids=lambda of: getattr(of, "__name__", None)
+)
+def test_so_is_what_is_no_option(function, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for nonsense in NONSENSE:
+        if not any(nonsense is fine for fine in FINE.get(name, [])):
+            refused(lambda: function(*GIVEN[function], **{name: nonsense}))  # noqa: B023
+    if function is paged:
+        refused(lambda: paged(*GIVEN[paged], path=None))
+    assert [*tmp_path.iterdir()] == []
+
+
+def refused(call):
+    with pytest.raises(ManyheadsError) as error:
+        call()
+    said = str(error.value).replace("\n", " ")
+    assert re.search(r"must .+; got .+\. \S.+", said), said
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "<script>alert(1)</script>", "x" * 5000, "\0"])

@@ -39,7 +39,8 @@ class Seen:
 
     def crosses(self, layer: str) -> bool:
         """Whether the queries of a layer are of another text than its keys."""
-        return self.queries[layer] != self.keys[layer]
+        known = any(each.reads_context for each in self.portraits if each.layer == layer)
+        return known or self.queries[layer] != self.keys[layer]
 
 
 def see(model: str, text: str | None, inputs: Sequence[str] = ()) -> Seen:

@@ -1,6 +1,7 @@
 """What the lens refuses before it does any work: what is no call, no tensor, no model."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +61,29 @@ def check_tensor(name: str, x: Any, *, kinds: str = "real") -> None:
         wanted = {"real": "real numbers", "whole": "integers", "truth": "bool"}[kinds]
         raise DTypeError(
             f"{name} must be of {wanted}; got {name} of {x.dtype}. Convert it with {name}.to(...)."
+        )
+
+
+def as_path(path: Any) -> Path:
+    """Where to write; refuse what names no place."""
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise OptionError(
+            f"path must be a text or a Path; got path={_named(path)}. Write 'heads.html', for one."
+        ) from error
+
+
+def check_texts(name: str, texts: Any, count: int, example: str) -> None:
+    """Refuse what is no list of so many texts."""
+    is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
+    if not is_list or not all(isinstance(each, str) for each in texts):
+        raise OptionError(
+            f"{name} must be a list of texts; got {name}={_named(texts)}. Write {example}."
+        )
+    if len(texts) != count:
+        raise OptionError(
+            f"{name} must be {count} texts; got {name} of {len(texts)}. Write {example}."
         )
 
 

@@ -96,7 +96,7 @@ def gather(
                 at[side] = texts.setdefault(tuple(own), len(texts))
             if at["queries"] != at["keys"]:
                 words = [between_texts(each) for each in portrait.summaries]
-                portrait = replace(portrait, summaries=words)
+                portrait = replace(portrait, summaries=words, reads_context=True)
             kept.append(portrait)
             places.append(at)
     shown = [[shorten(visible(token[: 2 * WIDEST]), WIDEST) for token in text] for text in texts]

@@ -40,6 +40,11 @@ def draw_comparison(
         >>> [axes.get_ylabel() for axes in draw_comparison(found).axes]
         ['seconds', 'MB']
     """
+    if not isinstance(comparison, Comparison):
+        raise OptionError(
+            f"comparison must be what compare found; got comparison={type(comparison).__name__}. "
+            f"Write draw_comparison(mh.compare(...))."
+        )
     if not comparison.costs:
         raise OptionError(
             "comparison must hold at least one cost; got none. Let compare(...) time some lengths."

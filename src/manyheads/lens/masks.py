@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
-from manyheads.lens.checks import check_tensor, check_text
+from manyheads.lens.checks import check_tensor, check_text, check_texts
 from manyheads.lens.heatmap import FRAME
 from manyheads.lens.labels import Label, label
 from manyheads.lens.page import measure
@@ -66,6 +66,7 @@ def draw_masks(
     _check(masks)
     check_text("title", title)
     check_count("columns", columns)
+    check_texts("axes", axes, 2, "axes=('query', 'key')")
     with plain_settings():
         target = None if path is None else check_path(path)
         figure = _draw(masks, title, min(columns, len(masks)), axes)

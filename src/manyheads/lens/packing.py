@@ -86,6 +86,7 @@ def _pack(portrait: Portrait, fineness: Fineness) -> tuple[dict[str, Any], bytes
         "width": cells.shape[2],
         "steps": fineness.steps,
         "exact": is_exact,
+        "context": portrait.reads_context,
         "rows": rows.tolist(),
         "top": keys.shape[2],
         "keyBytes": 4 if wide else 2,

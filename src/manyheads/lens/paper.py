@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.errors import MissingExtraError, OptionError
 from manyheads.extras import install_line
+from manyheads.lens.checks import as_path
 from manyheads.lens.labels import Label
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     """Refuse a path that no picture can be written to, before any work is done."""
     from matplotlib.backend_bases import FigureCanvasBase
 
-    target = Path(path)
+    target = as_path(path)
     endings = FigureCanvasBase.get_supported_filetypes()
     if target.suffix.lower().lstrip(".") not in endings:
         raise OptionError(

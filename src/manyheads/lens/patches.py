@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
-from manyheads.lens.checks import check_tensor
+from manyheads.lens.checks import check_tensor, check_texts
 from manyheads.lens.labels import label
 from manyheads.lens.paper import INK, check_path, new_figure, plain_settings, save, write
 
@@ -76,11 +76,8 @@ def draw_patches(
             f"weights must be finite and not below 0; got {float(weights.min()):.3g} to "
             f"{float(weights.max()):.3g}. Apply the softmax first."
         )
-    if titles and len(titles) != len(weights):
-        raise OptionError(
-            f"titles must be as many as the maps, {len(weights)}; got {len(titles)}. Leave them "
-            f"out, or give one each."
-        )
+    if titles != ():
+        check_texts("titles", titles, len(weights), "one above each map, or leave them out")
     picture = image.detach().float().cpu().clamp(0, 1).permute(1, 2, 0).numpy()
     lit = [
         lit_by(picture, each.reshape(rows, columns).detach().float().cpu().numpy())

@@ -11,9 +11,9 @@ from manyheads.errors import OptionError
 from manyheads.functional import Statistics
 from manyheads.functional.pooled import Pooled
 from manyheads.functional.window import window
-from manyheads.lens.checks import check_call, check_tensor
+from manyheads.lens.checks import check_call, check_tensor, check_text
 from manyheads.lens.glance import glance
-from manyheads.lens.summary import HeadSummary, sum_up
+from manyheads.lens.summary import HeadSummary, between_texts, reads_context, sum_up
 from manyheads.probe import AttentionCall
 from manyheads.probe.call import owned
 
@@ -51,6 +51,7 @@ class Portrait:
         summaries: A head's numbers each, without the `strongest` keys of all queries.
         cutouts: Windows whose weights are kept beside the cells.
         call: The sequence's call itself, if it was to be kept for `explore`.
+        reads_context: Whether it is known to be of cross-attention.
     """
 
     layer: str
@@ -63,6 +64,7 @@ class Portrait:
     summaries: Sequence[HeadSummary]
     cutouts: Sequence[Cutout] = ()
     call: Statistics | None = None
+    reads_context: bool = False
 
     @property
     def is_exact(self) -> bool:
@@ -83,7 +85,7 @@ def portray(
 
     Args:
         call: What `probe.watch` saw, or `statistics` or `of_weights` give.
-        tokens: The ids of the text's tokens, for self-attention.
+        tokens: The ids of the text's tokens; a call of cross-attention leaves them aside.
         layer: The name of its layer; None where a watched model tells it.
         sequence: Which sequence of the batch.
         windows: Queries and keys whose weights to keep exactly in a call that is longer than 128
@@ -103,6 +105,13 @@ def portray(
         (torch.Size([2, 128, 128]), torch.Size([2, 300, 5]))
     """
     check_call(call)
+    if layer is not None:
+        check_text("layer", layer)
+    if not isinstance(live, bool):
+        raise OptionError(
+            f"live must be True or False; got live={type(live).__name__}. Write live=True where a "
+            f"notebook is to compute more weights."
+        )
     if tokens is not None:
         check_tensor("tokens", tokens, kinds="whole")
     name = layer or (call.where if isinstance(call, AttentionCall) else "attention")
@@ -120,7 +129,9 @@ def portray(
         )
     whole, one = slice(0, kv_len), slice(sequence, sequence + 1)
     alone = Statistics(window(call.call, one, slice(0, q_len), whole))
+    crosses = reads_context(call)
     ids = tokens[sequence] if tokens is not None and tokens.ndim == 2 else tokens
+    ids = None if crosses else ids
     is_exact = q_len <= MOST_CELLS and kv_len <= MOST_CELLS
     pooled = Pooled(alone.total(), kv_len, min(q_len, MOST_CELLS), min(kv_len, MOST_CELLS), "max")
     seen, cells = glance(alone, ids, pooled), pooled.answer()
@@ -131,6 +142,7 @@ def portray(
         )
     rows = _spread(q_len, min(q_len, MOST_ROWS), call.call.q.device)
     top = Statistics(window(call.call, one, rows, whole)).top(KEYS)
+    does = [replace(each, strongest=()) for each in sum_up(name, alone, seen, ids)]
     return Portrait(
         layer=name,
         lengths=(q_len, kv_len),
@@ -142,9 +154,10 @@ def portray(
             "effective keys": _binned(alone.entropy()[0].exp()),
             "distance": _binned(seen.distance[0]),
         },
-        summaries=[replace(each, strongest=()) for each in sum_up(name, alone, seen, ids)],
+        summaries=[between_texts(each) for each in does] if crosses else does,
         cutouts=() if is_exact else _cutouts(alone, windows),
         call=Statistics(owned(alone.call)) if live else None,
+        reads_context=crosses,
     )
 
 

@@ -58,21 +58,37 @@ def rollout(
 def check_stack(calls: Sequence[Statistics]) -> tuple[int, int]:
     """Refuse what is no stack of self-attention; give how many sequences and tokens it reads."""
     check_calls(calls)
+    _check_one_a_layer(calls)
     lengths = {(call.call.q.shape[0], call.call.q.shape[2], call.call.k.shape[2]) for call in calls}
     if len(lengths) != 1 or any(q_len != kv_len for _, q_len, kv_len in lengths):
         raise ShapeError(
             f"calls must be layers of self-attention over the same tokens; got (batch, q_len, "
             f"kv_len) of {sorted(lengths)}. Watch them with layers=..., without a cache."
         )
-    runs = [call.run for call in calls if isinstance(call, AttentionCall)]
-    if len(set(runs)) < len(runs):
-        raise ShapeError(
-            f"calls must be one a layer; got {len(runs)} calls of {len(set(runs))} runs of layers, "
-            f"as where heads are computed one after the other. Join the weights of each layer: "
-            f"of_weights(torch.cat([call.weights() for call in ...], dim=1))."
-        )
     ((batch, length, _),) = lengths
     return batch, length
+
+
+def _check_one_a_layer(calls: Sequence[Statistics]) -> None:
+    """Refuse layers of several calls: of a head each, or of all tokens and of a few."""
+    runs: dict[object, list[AttentionCall]] = {}
+    for call in calls:
+        if isinstance(call, AttentionCall):
+            runs.setdefault(call.run, []).append(call)
+    several = next((each for each in runs.values() if len(each) > 1), None)
+    if several is None:
+        return
+    shapes = [(call.call.q.shape[2], call.call.k.shape[2]) for call in several]
+    cure = "Join the heads: of_weights(torch.cat([call.weights() for call in ...], dim=1))."
+    if len(set(shapes)) > 1:
+        cure = (
+            "It reads some tokens by weights of their own, as Longformer its global ones: run it "
+            "without these, or write their rows into the layer's weights and give of_weights of it."
+        )
+    raise ShapeError(
+        f"calls must be one a layer; got {len(several)} of {several[0].where}, of (q_len, kv_len) "
+        f"{', '.join(map(str, shapes))}. {cure}"
+    )
 
 
 def one_hot(queries: Sequence[int] | None, length: int, like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from manyheads.errors import OptionError
+from manyheads.lens.checks import as_path
 
 
 def page_path(path: str | os.PathLike[str], example: str) -> Path:
@@ -16,7 +17,7 @@ def page_path(path: str | os.PathLike[str], example: str) -> Path:
     Raises:
         OptionError: If it is none.
     """
-    target = Path(path)
+    target = as_path(path)
     if target.suffix.lower() not in (".html", ".htm") or not target.parent.is_dir():
         raise OptionError(
             f"path must end in .html and lie in a folder that exists; got path={str(target)!r}. "

@@ -58,7 +58,8 @@ class HeadSummary:
             token", "next token", "itself" or "first token", the first of these whose weight is at
             least 0.4 of the way from chance to certainty (a head that finds nothing to look up
             rests on the first token, which therefore comes last); else "evenly", "nearby" or
-            "mixed".
+            "mixed". Where a watched call is of cross-attention, or labels tell two texts, it says
+            "place before", "place after" and "same place" of the three that are near.
     """
 
     layer: str
@@ -86,7 +87,7 @@ def summarize_heads(
         weights: What `probe.watch` saw, at any length; or written-out weights by the name of a
             layer, of one sample, after the softmax.
         tokens: The ids of the text's tokens, for self-attention: heads that look for copies are
-            told by them.
+            told by them. Calls of cross-attention leave them aside.
 
     Returns:
         One summary a head, in the order of layers and heads. A head none of whose queries sees
@@ -124,7 +125,7 @@ def summarize_layer(
     Args:
         layer: Its name.
         call: The call.
-        tokens: The ids of its keys' tokens, if it is self-attention.
+        tokens: The ids of its keys' tokens; a call of cross-attention leaves them aside.
 
     Example:
         >>> import torch, manyheads as mh
@@ -137,11 +138,18 @@ def summarize_layer(
         2
     """
     check_call(call)
-    return sum_up(layer, call, glance(call, tokens), tokens)
+    ids = None if reads_context(call) else tokens
+    heads = sum_up(layer, call, glance(call, ids), ids)
+    return [between_texts(head) for head in heads] if reads_context(call) else heads
+
+
+def reads_context(call: Statistics) -> bool:
+    """Whether a call is known to be of cross-attention."""
+    return isinstance(call, AttentionCall) and call.reads_context
 
 
 def sum_up(layer: str, call: Statistics, seen: Glance, tokens: Tensor | None) -> list[HeadSummary]:
-    """Sum up the heads of a call that was looked at already."""
+    """Sum up the heads of a call that was looked at already, as if it read its own text."""
     of_heads, chance = _by_head(seen.numbers), _by_head(by_chance(call, tokens))
     return [
         HeadSummary(

@@ -36,6 +36,8 @@ class AttentionCall(Statistics):
 
     Attributes:
         run: Marks the run of the module that made the call: the same for all calls of one run.
+        reads_context: Whether its keys are of another stream than its queries, as far as the
+            module's arguments tell: those of cross-attention.
 
     Example:
         >>> import torch, manyheads as mh
@@ -60,6 +62,7 @@ class AttentionCall(Statistics):
         self.where, self.source, self.output, self.refusal = where, source, output, refusal
         self.mixed = mixed
         self.run: object = None
+        self.reads_context = False
         self._call, self._kept = call, None
         if call is not None:
             super().__init__(call)

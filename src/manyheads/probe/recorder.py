@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from manyheads.errors import ManyheadsError, OptionError, ProbeError
 from manyheads.functional import Call
 from manyheads.probe.call import AttentionCall, disagreement, owned
+from manyheads.probe.context import reads_context
 from manyheads.probe.hooks import Hook
 from manyheads.probe.mixed import Mixed
 from manyheads.probe.parts import as_tensor, of_heads, of_queries
@@ -25,10 +26,12 @@ THE_MODEL = "(the model)"
 
 
 class Run(NamedTuple):
-    """One run of a module's forward, and what tells it from its other runs."""
+    """One run of a module's forward: what tells it from its other runs, and what it was handed."""
 
     module: nn.Module
     mark: object
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class Recorder:
@@ -98,7 +101,9 @@ class Recorder:
                             f". Watch the module that it was scripted from."
                         )
                     continue  # the module around it is named in its place
-                enter = module.register_forward_pre_hook(Hook(self._enter), prepend=True)
+                enter = module.register_forward_pre_hook(
+                    Hook(self._enter), prepend=True, with_kwargs=True
+                )
                 handles.append(enter)
                 handles.append(module.register_forward_hook(Hook(self._leave), always_call=True))
             yield
@@ -107,14 +112,14 @@ class Recorder:
                 handle.remove()
             self._stack.clear()
 
-    def _enter(self, module: nn.Module, _: object) -> None:
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.is_here:
             if torch.jit.is_tracing() or torch.compiler.is_compiling():
                 raise ProbeError(
                     "a watched model must run; got one that is traced or exported in the block. "
                     "Trace or export it outside, and watch it where it runs."
                 )
-            self._stack.append(Run(module, object()))
+            self._stack.append(Run(module, object(), args, kwargs))
 
     def _leave(self, module: nn.Module, *_: object) -> None:
         if self.is_here and any(run.module is module for run in self._stack):
@@ -153,7 +158,9 @@ class Recorder:
                 found = self._settled(
                     where or THE_MODEL, source, make, mixed, weights, is_told, rounding
                 )
-            found.run = self._stack[-1].mark
+                run = self._stack[-1]
+                found.run = run.mark
+                found.reads_context = reads_context(run.module, run.args, run.kwargs)
             self.calls.append(found if self.each is None else self.each(found))
 
     def miss(self, step: str, why: str) -> None:
@@ -253,8 +260,14 @@ def _wanted(layers: str | Sequence[str] | None, names: list[str]) -> set[str] | 
     """The modules that are asked for; None for all."""
     if layers is None:
         return None
+    patterns = [layers] if isinstance(layers, str) else layers
+    if not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
+        raise OptionError(
+            f"layers must be the path of a module, or a list of such; got "
+            f"layers={type(layers).__name__}. Write layers='layers.0', or 'layers.*.self_attn'."
+        )
     wanted: set[str] = set()
-    for pattern in [layers] if isinstance(layers, str) else layers:
+    for pattern in patterns:
         found = {n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")}
         if not found:
             near = get_close_matches(pattern, names, n=3, cutoff=0.4)

@@ -6,8 +6,8 @@ from typing import Literal
 
 # Each imports only from those before it, so that joined they need no import.
 MODULES = (
-    "parts", "colour", "data", "map", "tokens", "overview", "panel", "frame", "address", "asking",
-    "explorer",
+    "parts", "colour", "data", "map", "tokens", "overview", "panel", "frame", "address", "keyboard",
+    "asking", "explorer",
 )  # fmt: skip
 
 

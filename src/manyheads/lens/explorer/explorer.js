@@ -1,9 +1,10 @@
-// The explorer: what is chosen, what follows from it, and the keys that choose.
+// The explorer: what is chosen, and what follows from it.
 import { readBack, written } from "./address.js";
 import { askingOf } from "./asking.js";
 import { scale } from "./colour.js";
 import { inflate, nearestQuery, short, typical, unpack } from "./data.js";
 import { frameOf } from "./frame.js";
+import { listen } from "./keyboard.js";
 import { measuresOf, overviewOf } from "./overview.js";
 import { panelOf } from "./panel.js";
 import { clamp } from "./parts.js";
@@ -166,6 +167,9 @@ export async function explore(root, content, bytes, host) {
     overview.draw();
     app.choose(next);
   }
+  function nextReading() {
+    if (readings.length > 1) changeReading((app.reading(app.head()) + 1) % readings.length);
+  }
   function compare(what) {
     state.pin = what === "pin" ? state.head : null;
     state.against = what === "pin" || what === "" ? null : Number(what);
@@ -234,46 +238,6 @@ export async function explore(root, content, bytes, host) {
     remember();
   }
 
-  // ---- the keyboard
-  const KEYS = {
-    ArrowLeft: () => neighbour(-1),
-    ArrowRight: () => neighbour(1),
-    ArrowUp: () => layerAt(-1),
-    ArrowDown: () => layerAt(1),
-    j: () => app.step(1, 0),
-    k: () => app.step(-1, 0),
-    h: () => app.step(0, -1),
-    l: () => app.step(0, 1),
-    "+": () => zoomHere(1.5),
-    "=": () => zoomHere(1.5),
-    "-": () => zoomHere(1 / 1.5),
-    0: () => app.zoom(0, 0, 0),
-    c: () => compare(state.pin == null ? "pin" : ""),
-    b: toggleBright,
-    t: toggleTheme,
-    "/": () => find.focus(),
-    Escape: letGo,
-    r: () => {
-      if (readings.length > 1) changeReading((app.reading(app.head()) + 1) % readings.length);
-    },
-    "?": () => {
-      frame.help.open = !frame.help.open;
-    },
-  };
-  const onKey = (event) => {
-    if (
-      event.ctrlKey ||
-      event.metaKey ||
-      event.altKey ||
-      /^(SELECT|INPUT)$/.test(event.target.tagName) ||
-      !KEYS[event.key]
-    )
-      return;
-    event.preventDefault();
-    event.stopPropagation();
-    KEYS[event.key]();
-  };
-
   // ---- what is chosen, as text
   const remember = () => host.remember(written(state, readings));
   function recall() {
@@ -284,7 +248,22 @@ export async function explore(root, content, bytes, host) {
 
   recall();
   repaint();
-  host.keys.addEventListener("keydown", onKey);
+  const listenNoMore = listen(host.keys, {
+    head: neighbour,
+    layer: layerAt,
+    query: (by) => app.step(by, 0),
+    key: (by) => app.step(0, by),
+    zoom: zoomHere,
+    pin: () => compare(state.pin == null ? "pin" : ""),
+    reading: nextReading,
+    find: () => find.focus(),
+    bright: toggleBright,
+    theme: toggleTheme,
+    letGo,
+    help: () => {
+      frame.help.open = !frame.help.open;
+    },
+  });
   const resized = new ResizeObserver(redraw);
   resized.observe(stage);
   root.dataset.ready = "true";
@@ -299,7 +278,7 @@ export async function explore(root, content, bytes, host) {
     close: () => {
       resized.disconnect();
       asking.stop();
-      host.keys.removeEventListener("keydown", onKey);
+      listenNoMore();
     },
   };
 }

@@ -13,13 +13,12 @@ const MEASURES = {
   duplicate: "same token before",
   induction: "what followed last time",
 };
-// Where queries and keys are of two texts, no key is the query's own token.
+// Where keys are of a context, no key is the query's own token.
 const PLACES = { previous: "place before", next: "place after", itself: "same place" };
-export const isBetweenTexts = (head) => head.queryTexts !== head.keyTexts;
 // The numbers of heads by what they are called, the user's own behind ours.
 export const measuresOf = (content, heads) => {
   const own = content.measures.map((name) => [name, name]);
-  const all = { ...MEASURES, ...(heads.some(isBetweenTexts) ? PLACES : {}), ...Object.fromEntries(own) };
+  const all = { ...MEASURES, ...(heads.some((head) => head.layer.context) ? PLACES : {}), ...Object.fromEntries(own) };
   return Object.entries(all).filter(([name]) => heads.some((head) => head.number(name) != null));
 };
 const ACROSS = 16; // thumbnails in a row, at most

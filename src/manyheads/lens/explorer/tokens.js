@@ -26,7 +26,7 @@ const range = (first, after) => Array.from({ length: after - first }, (_, i) => 
 export function linesOf(app, head) {
   const { state } = app,
     { lengths } = head.layer,
-    same = head.queryTexts === head.keyTexts;
+    same = !head.layer.context;
   const left = make("div", { class: "column queries" }),
     right = make("div", { class: "column keys" });
   const canvas = svg("svg", { "aria-hidden": "true" }),
@@ -145,7 +145,7 @@ let made = 0; // several explorers may share a notebook, and ids must differ
 export function textOf(app, head) {
   const { state } = app,
     { lengths } = head.layer,
-    same = head.queryTexts === head.keyTexts;
+    same = !head.layer.context;
   const element = make("div", { class: "text" }),
     id = `manyheads-${++made}`;
   const blocks = [];
