@@ -286,6 +286,29 @@ def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):
     ]  # fmt: skip
 
 
+def test_cross_attention_is_told_though_a_folders_model_reads_one_text_on_both_sides(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, T5Config, T5Model
+
+    words = {word: number for number, word in enumerate(["[UNK]", "the", "cat", "sat"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=["input_ids"]
+    ).save_pretrained(tmp_path)
+    config = T5Config(vocab_size=4, d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2)
+    T5Model(config).save_pretrained(tmp_path)
+    record = tmp_path / "heads.json"
+    assert main(["look", str(tmp_path), "the cat sat", "--out", str(record)]) == 0
+    told = json.loads(record.read_text("utf-8"))
+    crossing = [head for head in told["heads"] if "EncDec" in head["layer"]]
+    assert len(crossing) == 2
+    assert all(told["queries"][head["layer"]] == told["keys"][head["layer"]] for head in crossing)
+    assert all(head["duplicate"] is None for head in crossing)
+    assert not {"itself", "previous token", "next token"} & {head["does"] for head in crossing}
+    assert all(head["duplicate"] is not None for head in told["heads"] if head not in crossing)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

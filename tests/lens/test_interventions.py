@@ -244,7 +244,7 @@ def test_what_cannot_be_left_out_or_followed_is_refused():
     with seen, without(model, [("(the model)", 0)]):
         pass
     looped = Stack([OneByOne()])
-    with pytest.raises(ShapeError, match=r"calls must be one a layer; got 8 calls of 1 runs"):
+    with pytest.raises(ShapeError, match=r"calls must be one a layer; got 8 of"):
         relevance(looped, lambda: looped(torch.randn(2, 7, 32)).sum())
     blind, _ = by_matmul()
     blind.requires_grad_(False)
@@ -252,3 +252,25 @@ def test_what_cannot_be_left_out_or_followed_is_refused():
         importance_by_gradient(blind, lambda: blind(X).sum())
     with pytest.raises(ProbeError, match="gradients must reach"):
         relevance(blind, lambda: torch.no_grad()(blind)(X).sum())
+
+
+def test_a_layer_of_calls_of_two_shapes_is_named_and_what_to_do_is_said():
+    """Longformer with a global token: its layers read all tokens, and once more the global one."""
+    from transformers import LongformerConfig, LongformerModel
+
+    config = LongformerConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, attention_window=4,
+    )  # fmt: skip
+    model, ids = LongformerModel(config).eval(), torch.randint(3, 20, (1, 8))
+    chosen = torch.tensor([[1] + [0] * 7])
+    with torch.no_grad(), mh.probe.watch(model) as calls:
+        model(ids, global_attention_mask=chosen)
+    said = (
+        r"got 2 of encoder\.layer\.0\..*, of \(q_len, kv_len\) .*\. It reads some tokens by .*run"
+    )
+    with pytest.raises(ShapeError, match=said):
+        mh.lens.rollout(calls)
+    with torch.no_grad(), mh.probe.watch(model) as calls:
+        model(ids)
+    assert mh.lens.rollout(calls).shape == (1, 8, 8)
