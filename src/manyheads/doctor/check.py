@@ -25,12 +25,14 @@ class Sign:
         number: What was measured.
         unit: What the number counts.
         expected: What a healthy model would have shown.
+        advice: What to do in this case, before the general cure.
     """
 
     where: str
     number: float
     unit: str
     expected: str
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,6 @@ class Check:
             unit=sign.unit,
             expected=sign.expected,
             explanation=self.explanation,
-            cure=self.cure,
+            cure=f"{sign.advice} {self.cure}".lstrip(),
             link=self.link,
         )

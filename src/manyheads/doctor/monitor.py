@@ -9,13 +9,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from manyheads.doctor.checks import CHECKS
 from manyheads.doctor.origin import first_broken
 from manyheads.doctor.vitals import Vitals, gradient_norms, signs_of, vitals_of
 from manyheads.errors import OptionError, ProbeError
 from manyheads.probe import watch
 
+CURES = {check.code: check.cure for check in CHECKS} | {
+    "loss_at_guessing": "Look for targets that are shifted or shuffled against their inputs, for "
+    "weights that the optimizer was not given, and for a learning rate that is far too low or high."
+}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Alarm:
     """Something that went wrong in training.
 
@@ -35,11 +41,19 @@ class Alarm:
     unit: str
     expected: str
 
+    @property
+    def cure(self) -> str:
+        """What to change."""
+        return CURES[self.code]
+
     def __str__(self) -> str:
         return (
             f"step {self.step}, {self.code}: {self.where}: {self.number:.3g} {self.unit}; "
-            f"a healthy model shows {self.expected}"
+            f"a healthy model shows {self.expected}. {self.cure}"
         )
+
+    def __repr__(self) -> str:
+        return f"Alarm(step {self.step}, {self.code}: {self.where})"
 
 
 class Monitor:
@@ -75,6 +89,11 @@ class Monitor:
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
             model.register_forward_hook(self._end, always_call=True),
         ]
+
+    def __repr__(self) -> str:
+        told = ", ".join(each.code for each in self.alarms) or "no alarm"
+        name = type(self.model).__name__
+        return f"Monitor({name}, every={self.every}, step {self._steps}: {told})"
 
     def step(self, loss: Tensor | float) -> None:
         """Tell the loss of a step, after backward and before the optimizer moves or zeroes.
