@@ -284,7 +284,7 @@ def _answering(call: Call) -> Iterator[None]:
         raise ExamineError(
             f"{told} It takes {', '.join(call.names) or 'unnamed arguments'}, and was given "
             f"{', '.join(name for name, _ in call.items()) or 'nothing'}: give examine(model, "
-            f"...) whatever a call of the model needs."
+            f"...), or --inputs, whatever a call of the model needs."
         ) from error
 
 
