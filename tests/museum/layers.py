@@ -279,7 +279,7 @@ class LogOfZero(nn.Module):
 
 
 class HiddenPast(nn.Module):
-    """A lower triangle, given to layers of torch in which True hides: the last token sees nobody."""
+    """A lower triangle where True hides, as in torch's layers: the last token sees nobody."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ CHECK = Check(
     "over the text: keys are lost, overwritten or seen too early, positions begin anew in each "
     "chunk, or the causal mask is aligned to the wrong corner.",
     cure="Append keys and values before attending, evict after it, and let positions decide what "
-    "is causal: q_pos >= kv_pos, not a square mask cut to size. New tokens stand behind the cached.",
+    "is causal: q_pos >= kv_pos, not a square mask cut to size. New tokens go on behind the old.",
     healthy="any split into chunks gives what one pass gives",
     source="Lightning-AI/litgpt#2182; pytorch/pytorch#108108",
     look=look,
