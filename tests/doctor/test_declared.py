@@ -89,6 +89,21 @@ def test_names_of_a_model_that_takes_any_are_taken_at_their_word() -> None:
     assert report.codes == ("mask_lost",)  # it takes the argument, and drops it
 
 
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (Facts(real=2), "real must be a value that the example's padding_mask holds; got real=2. "
+         "It holds 0, 1."),
+        (Facts(padding=1, real=-1.0), "the example's 1 holds; got real=-1.0. It holds 0, 1."),
+    ],
+)  # fmt: skip
+def test_a_mark_stands_in_the_mask_of_the_example(facts: Facts, message: str) -> None:
+    keep = torch.ones(2, 13, dtype=torch.long)
+    keep[1, 9:] = 0
+    with pytest.raises(ExamineError, match=re.escape(message)):
+        examine(Fused(), stream(), keep, facts=facts)
+
+
 def test_arguments_are_named_or_counted() -> None:
     keep = torch.ones(2, 13, dtype=torch.bool)
     for padding in ("padding_mask", 1, "1"):

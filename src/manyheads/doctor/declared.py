@@ -42,6 +42,30 @@ def check_arguments(model: nn.Module, call: Call, declared: Facts) -> None:
             )
 
 
+def check_marks(call: Call, declared: Facts, facts: Facts) -> None:
+    """Refuse a mark that stands nowhere in the mask that it is said to be a mark of.
+
+    Args:
+        call: The example call.
+        declared: What was declared.
+        facts: The same, and what could be inferred.
+
+    Raises:
+        ExamineError: If there is one; the message names what the mask holds.
+    """
+    for fact, name in (("real", "padding"), ("real", "context_padding"), ("seen", "mask")):
+        mark, slot = getattr(declared, fact), getattr(facts, name)
+        mask = call.get(slot)
+        if mark is None or not isinstance(mask, Tensor) or not mask.numel():
+            continue
+        if not bool((mask == mark).any()):
+            holds = ", ".join(map(str, mask.unique()[:5].tolist()))
+            raise ExamineError(
+                f"{fact} must be a value that the example's {slot} holds; got {fact}={mark!r}. It "
+                f"holds {holds}."
+            )
+
+
 def check_parts(output: Any, facts: dict[str, Slot | None]) -> None:
     """Refuse facts that name a part which the output does not have.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from manyheads.doctor.call import Call
 from manyheads.doctor.copying import awake, private_copy
-from manyheads.doctor.declared import check_arguments, check_parts
+from manyheads.doctor.declared import check_arguments, check_marks, check_parts
 from manyheads.doctor.facts import CacheFacts, Facts
 from manyheads.doctor.infer import infer_call, infer_output
 from manyheads.doctor.output import part
@@ -62,6 +62,7 @@ class Patient:
         # Tensors of torch.inference_mode have no gradient; their copies do.
         call = call.map(lambda each: (each.clone() if each.is_inference() else each).detach().cpu())
         facts = infer_call(model, call, declared)
+        check_marks(call, declared, facts)
         with _answering(call):
             output = run(model, call)
         check_parts(output, {"out": declared.out, "weights": declared.weights})
