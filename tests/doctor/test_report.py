@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.museum.exhibit import ids, stream
+from tests.museum.exhibit import LENGTH, ids, stream
 from tests.museum.masks import KEEP, REAL, OneHead, Shifted, Wider, style
 from tests.museum.scores import Unscaled
 from tests.museum.styles import Fused, Matmul, Writer
@@ -153,3 +153,24 @@ class Peeks(nn.Module):
 def test_what_makes_no_attention_has_the_picture_from_outside_alone() -> None:
     report = examine(Peeks(), stream(), facts=Facts(causal=True))
     assert [each.title for each in report.findings[0].pictures] == ["what each output reads"]
+
+
+def test_an_argument_that_no_fact_speaks_of_is_named() -> None:
+    class Masked(Fused):
+        def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+            return super().forward(x, keep)
+
+    keep = torch.ones(2, LENGTH, dtype=torch.bool)
+    report = examine(Masked(), stream(), keep)
+    assert report.unread == ("keep",)
+    assert str(report).endswith("Left as given, for no fact says what it is: keep.")
+    assert report.to_dict()["unread"] == ["keep"]
+    assert "<code>left as given</code></td><td><code>keep</code>" in report.to_html()
+    known = examine(Masked(), stream(), keep, facts=Facts(padding="keep", real=True))
+    assert known.unread == ()
+    assert "Left as given" not in str(known)
+
+
+def test_a_report_is_short_where_it_is_not_printed(leak: Report) -> None:
+    assert repr(leak) == f"Report({leak.headline}: future_leak)"
+    assert repr(examine(Fused(), stream())) == "Report(Fused: nothing found)"

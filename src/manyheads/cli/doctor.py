@@ -9,6 +9,7 @@ from rich.table import Table
 
 from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
+from manyheads.cli.signature import check_inputs
 from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
 from manyheads.errors import ExamineError, nearest
@@ -61,6 +62,7 @@ def doctor(
     if inputs:
         example = inputs_of(inputs, source)
     args, kwargs = guessed(model) if example is None else example
+    check_inputs(model, args, kwargs)
     report = examine(model, *args, facts=facts_of(fact or []), **kwargs)
     say(report.__rich__())
     if json is not None:
