@@ -4,17 +4,16 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from manyheads.cli.seen import Seen
-from manyheads.errors import OptionError
+from manyheads.files import PAGES, check_path, write_text, write_whole
 from manyheads.lens import HeadSummary, Portrait, draw_heads, write_page
-from manyheads.lens.paper import check_path
-
-PAGES = (".html", ".htm")
+from manyheads.lens.paper import picture_path
 
 
 def writer(path: Path, title: str) -> Callable[[Seen, Mapping[str, Seen]], object]:
@@ -24,15 +23,12 @@ def writer(path: Path, title: str) -> Callable[[Seen, Mapping[str, Seen]], objec
     """
     ending = path.suffix.lower()
     if ending in PAGES:
+        check_path(path, example="heads.html")
         return lambda seen, beside: _page({title: seen, **beside}, path, title)
     if ending in _TABLES:
-        if not path.parent.is_dir():
-            raise OptionError(
-                f"path must lie in a folder that exists; got path={str(path)!r}. Make "
-                f"{str(path.parent)!r} first."
-            )
+        check_path(path, example="heads.csv")
         return lambda seen, _: _TABLES[ending](seen, path)
-    check_path(path)
+    picture_path(path)
     return lambda seen, _: _picture(seen, path, title)
 
 
@@ -74,17 +70,17 @@ def _json(seen: Seen, path: Path) -> None:
         "queries": seen.queries,
         "keys": seen.keys,
     }
-    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # for half a character
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 def _csv(seen: Seen, path: Path) -> None:
     records = [asdict(head) for head in table(seen)]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, [name for name in records[0] if name != "strongest"],
-                              extrasaction="ignore")  # fmt: skip
-        rows.writeheader()
-        rows.writerows(records)
+    names = [name for name in records[0] if name != "strongest"]
+    written = StringIO()
+    rows = csv.DictWriter(written, names, extrasaction="ignore")
+    rows.writeheader()
+    rows.writerows(records)
+    write_text(path, written.getvalue())
 
 
 def _npz(seen: Seen, path: Path) -> None:
@@ -94,7 +90,7 @@ def _npz(seen: Seen, path: Path) -> None:
         arrays[f"{each.layer}/rows"] = each.rows.numpy()
         arrays[f"{each.layer}/top_keys"] = each.top_keys.numpy()
         arrays[f"{each.layer}/top_weights"] = each.top_weights.numpy()
-    np.savez_compressed(path, **arrays)
+    write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
 _TABLES = {".json": _json, ".csv": _csv, ".npz": _npz}

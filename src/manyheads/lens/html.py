@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from manyheads.files import PAGES, check_path, write_text
 from manyheads.lens import explorer
 from manyheads.lens.contents import ReadingLabels, Readings, gather
 from manyheads.lens.packing import pack
-from manyheads.lens.saving import page_path, save_page
 
 MOST_BYTES = 5_000_000
 
@@ -56,7 +56,7 @@ def write_page(
         >>> write_page(found, ["the", "cat", "sat"], path=folder / "heads.html").name
         'heads.html'
     """
-    target = page_path(path, "heads.html")
+    target = check_path(path, example="heads.html", endings=PAGES)
     contents = gather(portraits, query_labels, key_labels)
     page = _filled(title, {"texts": contents.texts, "readings": contents.readings}, b"")
     # Names, numbers and lists of rows take up to 4 kB a layer and 120 bytes a head; base64 writes
@@ -65,7 +65,8 @@ def write_page(
     told = len(page.encode()) + 4_000 * len(contents.portraits) + 120 * heads
     headers, data = pack(contents.portraits, (MOST_BYTES - told) * 3 // 4)
     page = _filled(title, contents.told(title, headers), data)
-    return save_page(target, page)
+    write_text(target, page)
+    return target
 
 
 def _filled(title: str, content: Mapping[str, Any], data: bytes) -> str:
