@@ -52,7 +52,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
 def _device_refusals(call: Call) -> Iterator[Refusal]:
     device = call.q.device.type
     if device not in ("cpu", "cuda"):
-        yield Refusal(f"it has no kernel for {device}", "move q, k and v to CUDA")
+        yield Refusal(f"it reads tensors on the CPU and CUDA, not on {device}", "make them on CUDA")
     if call.q.dtype == torch.float64:
         yield Refusal("it has no kernel for float64", "convert q, k and v to float32")
     if device == "cuda" and not _has_triton():
