@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.functional.fused import lower, written_shape
+from manyheads.functional.lowering import lower, written_shape
 
 Q, K = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8)
 
