@@ -1,4 +1,4 @@
-"""Squares of blocks, judged at their corners and divided where that leaves it open."""
+"""Which squares of blocks perhaps see each other, told by their corners."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
