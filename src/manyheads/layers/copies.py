@@ -131,6 +131,10 @@ def _multiply_turned(x: Tensor, held: Tensor, bias: Tensor | None) -> Tensor:
     return torch.mm(x, held) if bias is None else torch.addmm(bias, x, held)
 
 
+def _arrange_blocks(weight: Tensor) -> Any:
+    return torch.ops.mkldnn._reorder_linear_weight(weight)  # a torch without oneDNN lacks it
+
+
 def _multiply_blocks(x: Tensor, held: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, held, bias, "none", [], "")
 
@@ -168,9 +172,6 @@ def _fits_fp16(weight: Tensor) -> bool:
 
 ORDERS = (
     Order("in columns", _is_fp32, lambda weight: weight.t().contiguous(), _multiply_turned),
-    Order(
-        "in oneDNN's blocks", _fits_blocks, torch.ops.mkldnn._reorder_linear_weight,
-        _multiply_blocks,
-    ),
+    Order("in oneDNN's blocks", _fits_blocks, _arrange_blocks, _multiply_blocks),
     Order("in FBGEMM's panels of fp16", _fits_fp16, _arrange_panels, _multiply_panels),
 )  # fmt: skip
