@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from PIL import Image
 
 import manyheads as mh
 from manyheads.cli import main as run
@@ -21,6 +22,7 @@ from manyheads.lens import draw_masks
 
 ROOT = Path(__file__).parents[1]
 LENGTH = 12
+WIDEST = 1600  # of a picture, in dots
 READ = "When Mary and John went to the store, John gave a drink to Mary. When Mary and John went to"
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7])
 
@@ -74,10 +76,17 @@ def draw_page_of_heads(folder: Path) -> None:
 
 
 def copy_demo(folder: Path) -> None:
-    """The heads of the last `make demo`."""
+    """The heads of the last `make demo`, no wider than a page needs."""
     heads = ROOT / "demo" / "heads.png"
     if heads.exists():
-        shutil.copyfile(heads, folder / heads.name)
+        shrink(heads, folder / heads.name)
+
+
+def shrink(source: Path, target: Path) -> None:
+    """Copy a picture, at most `WIDEST` dots wide."""
+    with Image.open(source) as picture:
+        picture.thumbnail((WIDEST, picture.height), Image.Resampling.LANCZOS)
+        picture.convert("RGB").save(target, optimize=True)
 
 
 if __name__ == "__main__":

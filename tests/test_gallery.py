@@ -47,3 +47,9 @@ def test_its_pictures_are_drawn_by_its_code(gallery: ModuleType, tmp_path: Path)
         for name in (each.file, *([each.pixel_file] if each.pixel else []))
     }
     assert kept == named
+
+
+def test_no_picture_of_the_first_pages_is_wider_than_a_page() -> None:
+    for name in ("heads.png", "page.png", "reverse.png"):
+        header = (DOCS / "pictures" / name).read_bytes()[:24]
+        assert int.from_bytes(header[16:20]) <= 1600, name

@@ -24,6 +24,24 @@ def test_every_head_has_a_line_in_the_table_and_a_map_in_the_picture(run, tmp_pa
     assert picture.stat().st_size > 5000
 
 
+def test_where_two_texts_meet_nothing_is_called_the_query_itself(run, tmp_path, capsys):
+    record, page = tmp_path / "heads.json", tmp_path / "heads.html"
+    assert main(["look", str(run), "abc", "--out", str(record), "--out", str(page)]) == 0
+    header, caption = capsys.readouterr().out.split("attention ", 1)[1].split("peak: ")
+    columns = header.splitlines()[0].split()
+    assert "place" in columns
+    assert "itself" not in columns
+    assert "the key at its own place" in " ".join(caption.split())
+    told = json.loads(page.read_text("utf-8").split('id="content">')[1].split("</script>")[0])
+    words = {"itself", "previous token", "next token"}
+    for layer in told["layers"]:
+        crosses = layer["queries"] != layer["keys"]
+        assert crosses == layer["layer"].startswith("decoder")
+        assert not (crosses and words & {*layer["does"]})
+    heads = json.loads(record.read_text("utf-8"))["heads"]
+    assert not words & {head["does"] for head in heads if head["layer"].startswith("decoder")}
+
+
 def test_each_row_is_named_after_what_it_writes_and_each_column_after_what_it_reads(run):
     sight = look_at(load(run), "abc")
     written = [*sight.answer, "</s>"]
@@ -176,6 +194,74 @@ def test_another_text_stands_beside_the_first_on_the_page_and_nowhere_else(file,
     capsys.readouterr()
     assert main([*arguments, "--out", str(tmp_path / "two.csv")]) == 2
     assert "--beside must have a page to stand on" in capsys.readouterr().err
+
+
+LONELY = """
+from readers import Reader, encode, torch
+
+
+def same():
+    torch.manual_seed(1)
+    return Reader()
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Reader(), Reader()])
+
+    def forward(self, ids):
+        return [layer(ids) for layer in self.layers]
+"""
+
+
+def test_another_model_stands_beside_the_first_on_the_same_text(file, tmp_path, capsys):
+    other, page = tmp_path / "others.py", tmp_path / "two.html"
+    other.write_text(LONELY)
+    compared = ["look", f"{file}:reader", "a cat", "--out", str(page), "--beside-model"]
+    assert main([*compared, f"{other}:same"]) == 0
+    told = json.loads(page.read_text("utf-8").split('id="content">')[1].split("</script>")[0])
+    assert told["readings"] == [f"{file}:reader", f"{other}:same"]
+    assert ["".join(text) for text in told["texts"]] == ["a␣cat"]
+    assert told["layers"][0]["numbers"] != told["layers"][1]["numbers"]
+    assert main([*compared, f"{other}:same", "--beside", "a dog"]) == 0
+    told = json.loads(page.read_text("utf-8").split('id="content">')[1].split("</script>")[0])
+    assert told["readings"] == [
+        f"{model} · {text}"
+        for text in ("a cat", "a dog")
+        for model in (f"{file}:reader", f"{other}:same")
+    ]
+
+
+SHOWN = "shown = Reader(), (torch.tensor([[1, 2, {}]]),)"
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ("", ["reader", "a cat", "--beside-model", "{}:Two"],
+         "as many layers and heads as MODEL; got --beside-model='{}:Two' with 2 layers of 2 heads"),
+        ("def encode(text): return [1, 2]", ["reader", "a cat", "--beside-model", "{}:same"],
+         "must read the same tokens as MODEL; got --beside-model='{}:same', which reads 2 where "
+         "MODEL reads 5. Look at each by itself."),
+        (SHOWN.format(7), ["shown", "--beside-model", "{}:shown"],
+         "--beside-model='{}:shown', whose token 2 is '7' where MODEL's is '3'"),
+        ("", ["reader", "a cat", "--beside", "a dog", "--beside", "a dog"],
+         "--beside must be another than those before; got --beside='a dog' again. Leave it out."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_refused(file, tmp_path, change, arguments, message, capsys):
+    with open(file, "a", encoding="utf-8") as own:
+        own.write(SHOWN.format(3))
+    other, page = tmp_path / "others.py", tmp_path / "two.html"
+    other.write_text(LONELY + change)
+    given = [each.format(other) for each in arguments]
+    given[0] = f"{file}:{given[0]}"
+    assert main(["look", *given, "--out", str(page)]) == 2
+    assert message.format(other) in capsys.readouterr().err
+    assert not page.exists()
+    assert main(["look", *given]) == 2
+    assert "must have a page to stand on" in capsys.readouterr().err
 
 
 def test_a_folder_of_hugging_face_is_read_with_its_tokenizer(tmp_path, capsys):

@@ -256,6 +256,67 @@ def test_generation_with_a_cache_is_seen_step_by_step():
         torch.testing.assert_close(call.weights(), written, rtol=0, atol=1e-5)
 
 
+WINDOWS = {**GROUPED, "sliding_window": 4}
+WRITERS = {
+    "Llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**GROUPED)),
+    "GPT-2": (
+        hf.GPT2LMHeadModel, hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, **SPECIAL)
+    ),
+    "Mistral": (hf.MistralForCausalLM, hf.MistralConfig(**WINDOWS)),
+    "Gemma-2": (hf.Gemma2ForCausalLM, hf.Gemma2Config(**WINDOWS, head_dim=8)),
+    "Gemma-3": (
+        hf.Gemma3ForCausalLM,
+        hf.Gemma3TextConfig(**WINDOWS, head_dim=8, layer_types=BY_TURNS["layer_types"]),
+    ),
+}  # fmt: skip
+CACHES = {
+    "dynamic": lambda config: hf.DynamicCache(config=config),
+    "static": lambda config: hf.StaticCache(config, max_cache_len=20),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", WRITERS)
+@torch.no_grad()
+def test_each_step_of_generation_is_seen_with_its_weights_at_its_place(name, cache):
+    kind, config = WRITERS[name]
+    fused = "sdpa" if kind._supports_sdpa else "eager"
+    model = kind._from_config(copy.deepcopy(config), attn_implementation=fused).eval()
+    written = kind._from_config(copy.deepcopy(config), attn_implementation="eager").eval()
+    written.load_state_dict(model.state_dict())
+    keep = torch.arange(7) >= torch.tensor([[0], [3]])
+    options = {
+        "inputs": torch.randint(3, 50, (2, 7)), "attention_mask": keep.long(), "max_new_tokens": 6,
+        "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True,
+        "output_attentions": True,
+    }  # fmt: skip
+    right = written.generate(**options, cache=CACHES[cache](written.config))
+    options["output_attentions"] = False
+    plain = model.generate(**options, cache=CACHES[cache](model.config))
+    with mh.probe.watch(model) as calls:
+        again = model.generate(**options, cache=CACHES[cache](model.config))
+    assert plain.sequences.equal(again.sequences) and plain.sequences.equal(right.sequences)
+    steps = [(at, weights) for at, step in enumerate(right.attentions) for weights in step]
+    assert len(calls) == len(steps) == 12
+    for call, (at, weights) in zip(calls, steps, strict=True):
+        first = at == 0
+        real = keep[:, None, :, None] if first else torch.ones(2, 1, 1, 1, dtype=torch.bool)
+        found = call.weights()
+        torch.testing.assert_close(found * real, weights * real, rtol=0, atol=1e-5)
+        # A row's own token is the last that it sees: nothing behind it, in it and the one before.
+        own = 7 if first else int(weights[0, 0, 0].nonzero()[-1])
+        rows = range(7) if first else [own]
+        for back in (0, 1, -1):
+            mass = call.mass_behind(back)
+            for row, place in enumerate(rows):
+                key = place - back
+                there = found[:, :, row, key] if 0 <= key < found.shape[3] else 0 * mass[..., row]
+                counts = real[:, :, row if first else 0, 0]
+                torch.testing.assert_close(
+                    mass[..., row] * counts, there * counts, rtol=0, atol=1e-6
+                )
+
+
 @torch.no_grad()
 def test_the_librarys_functions_come_back_whatever_happens():
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -292,47 +353,6 @@ def test_both_maps_of_differential_heads_are_seen_as_they_are_and_not_their_diff
     assert [call.where for call in calls] == [f"layers.{i}.self_attn" for i in (0, 0, 1, 1)]
     for place, call in enumerate(calls):
         torch.testing.assert_close(real(call.weights()), real(right[place // 2]), rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_blocks_that_are_not_seen_beside_blocks_that_are_give_a_warning():
-    config = hf.BigBirdConfig(
-        **{**WORDS, "max_position_embeddings": 128}, block_size=4, num_random_blocks=1
-    )
-    model = hf.BigBirdModel(config).eval()
-    with (
-        pytest.warns(mh.errors.ProbeWarning, match=r"saw 8 calls.*layer.1.attention.self \(an"),
-        mh.probe.watch(model) as calls,
-    ):
-        model(torch.randint(3, 50, (2, 64)))
-    # The first two and the last two blocks of each layer; those between are cut from bands.
-    assert [call.call.q.shape[2] for call in calls] == [4] * 8
-
-
-@torch.no_grad()
-def test_attention_by_hashes_is_an_error_that_says_why():
-    config = hf.ReformerConfig(
-        vocab_size=50, hidden_size=32, num_attention_heads=4, attention_head_size=8,
-        feed_forward_size=64, axial_pos_embds=False, attn_layers=["local", "lsh"], num_buckets=4,
-        lsh_attn_chunk_length=4, local_attn_chunk_length=4, max_position_embeddings=64,
-    )  # fmt: skip
-    model = hf.ReformerModel(config).eval()
-    with (
-        pytest.raises(mh.errors.ProbeError, match="exponentials in the place of a softmax"),
-        mh.probe.watch(model),
-    ):
-        model(torch.randint(3, 50, (2, 16)))
-
-
-@torch.no_grad()
-def test_attention_in_overlapping_chunks_is_an_error_that_says_why():
-    config = hf.LongformerConfig(**WORDS, attention_window=4)
-    model = hf.LongformerModel(config).eval()
-    with (
-        pytest.raises(mh.errors.ProbeError, match="a softmax over what is no whole product"),
-        mh.probe.watch(model),
-    ):
-        model(torch.randint(3, 50, (1, 8)))
 
 
 @torch.no_grad()

@@ -200,6 +200,135 @@ def test_heads_are_sorted_by_any_number(tab, small):
         assert all(a >= b - 1e-3 for a, b in pairwise(numbers))
 
 
+def test_heads_are_sorted_by_numbers_of_the_users_own_negative_ones_and_markup_too(tab, tmp_path):
+    found = [portray(call) for call in watched(3)]
+    evil = "<img src=x onerror=alert(1)>"
+    numbers = {
+        "importance": torch.tensor([[-3.0, 0.5], [-1.0, 7.25]]),
+        evil: {"layers.0": [1, 2], "layers.1": torch.tensor([4.0, 3.0])},
+    }
+    path = write_page(found, list("abc"), path=tmp_path / "own.html", numbers=numbers)
+    opened(tab, path)
+    for name, order in (("importance", [3, 1, 2, 0]), (evil, [2, 3, 1, 0])):
+        tab.select_option(".order", name)
+        shown = [int(b.get_attribute("data-place")) for b in tab.locator(".overview button").all()]
+        assert shown == order
+        assert tab.locator(".overview h2").inner_text().startswith(f"{name}, highest first")
+    assert tab.locator("img").count() == 0
+    assert tab.locator(".overview small").first.inner_text() == "4 · 1:0"
+    tab.click("[data-place='3']")
+    assert "importance 7.25" in tab.locator(".numbers").inner_text().replace("\n", " ")
+    opened(tab, path, "order=importance&head=0")
+    tab.reload()
+    tab.wait_for_selector("[data-ready]")
+    assert tab.locator(".order").input_value() == "importance"
+
+
+def test_heads_that_only_one_reading_has_numbers_of_are_sorted_below(tab, tmp_path):
+    both = {name: [portray(call) for call in watched(3)] for name in ("a", "b")}
+    numbers = {"b": {"mine": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}}
+    path = write_page(both, list("xyz"), path=tmp_path / "b.html", numbers=numbers)
+    opened(tab, path, "order=mine&head=7")
+    assert tab.locator(".overview small").all_inner_texts()[0] == "4 · 1:1"
+    assert "mine" in tab.locator(".panel .numbers").nth(0).inner_text()
+    assert "mine" not in tab.locator(".panel .numbers").nth(1).inner_text()
+
+
+def test_every_key_is_as_dark_as_its_weight_and_the_eight_strongest_have_it_in_figures(
+    tab, tmp_path
+):
+    weights = torch.arange(1.0, 21.0).expand(1, 1, 20, 20) / 210
+    labels = [f"t{i}" for i in range(20)]
+    opened(tab, write_page([portray(of_weights(weights))], labels, path=tmp_path / "a.html"))
+    keys = tab.locator(".columns .keys .token").all()
+    shades = [
+        sum(map(int, re.findall(r"\d+", key.evaluate("e => getComputedStyle(e).backgroundColor"))))
+        for key in keys
+    ]
+    assert len(shades) == 20
+    assert all(lighter > darker for lighter, darker in pairwise(shades))
+    figures = [key.locator("small").inner_text().strip() for key in keys]
+    assert figures == [""] * 12 + [f"{i / 210:.2f}" for i in range(13, 21)]
+    assert tab.locator(".keys .unknown").count() == 0
+
+
+def test_keys_whose_weights_were_not_kept_are_told_from_keys_of_no_weight(tab, tmp_path):
+    weights = torch.zeros(1, 1, 600, 600)
+    weights[..., :9] = 1 / 9
+    labels = [f"t{i}" for i in range(600)]
+    path = write_page([portray(of_weights(weights))], labels, path=tmp_path / "a.html")
+    opened(tab, path, "query=300")
+    keys = tab.locator(".columns .keys .token")
+    known = [int(key.get_attribute("data-key")) for key in keys.all()
+             if "unknown" not in key.get_attribute("class")]  # fmt: skip
+    assert len(known) == 5
+    assert max(known) < 9
+    assert "Weights on the keys in grey were not kept." in tab.locator(".lines .note").inner_text()
+
+
+def darkest(tab, panel=0):
+    """The least light of any dot in a thumbnail."""
+    return tab.evaluate(
+        "(n) => { const c = document.querySelectorAll('.overview canvas')[n];"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        " return Math.min(...d.filter((_, i) => i % 4 === 0)); }",
+        panel,
+    )
+
+
+def test_pale_heads_have_a_scale_of_their_own_and_the_page_says_which(tab, tmp_path):
+    pale = torch.full((1, 1, 100, 100), 1 / 100)
+    path = write_page(
+        [portray(of_weights(pale))], [*map(str, range(100))], path=tmp_path / "a.html"
+    )
+    opened(tab, path)
+    assert re.search(r"0\.0(1|0999) and more in this head", tab.locator(".legend").inner_text())
+    assert darkest(tab) < 20
+    tab.keyboard.press("b")
+    assert "1, by its square root" in tab.locator(".legend").inner_text()
+    assert darkest(tab) > 200
+    assert "scale=one" in tab.url
+    opened(tab, path, "scale=own")
+    tab.wait_for_selector(".legend :text('and more in this head')")
+    assert darkest(tab) < 20
+    tab.click(".bright")
+    assert darkest(tab) > 200
+
+
+def test_sharp_heads_share_one_scale_until_they_are_told_otherwise(tab, small):
+    opened(tab, small[0])
+    assert "1, by its square root" in tab.locator(".legend").inner_text()
+    tab.click(".bright")
+    assert "and more in this head" in tab.locator(".legend").inner_text()
+
+
+def test_no_key_of_another_text_is_called_the_query_itself(tab, tmp_path):
+    portraits = [portray(of_weights(torch.eye(4)[None, None]), layer="cross")]
+    path = write_page(portraits, list("abcd"), list("wxyz"), path=tmp_path / "a.html")
+    opened(tab, path)
+    assert "same place" in tab.locator(".panel h2").inner_text()
+    assert "same place 1" in tab.locator(".numbers").inner_text().replace("\n", " ")
+    offered = tab.locator(".order option").all_inner_texts()
+    assert {"place before", "same place", "place after"} <= {*offered}
+    assert "itself" not in tab.locator("body").inner_text()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_nothing_reaches_beyond_the_screen(tab, tmp_path, size):
+    both = {"a long name " * 20: [portray(call) for call in watched(40)],
+            "other": [portray(call) for call in watched(40)]}  # fmt: skip
+    path = write_page(both, ["unbreakable" * 9] * 40, path=tmp_path / "a.html", title="t" * 300)
+    tab.set_viewport_size({"width": size[0], "height": size[1]})
+    opened(tab, path)
+    widths = "['html', 'main', '.panels', 'header'].map((each) => document.querySelector(each))"
+    assert tab.evaluate(f"{widths}.every((each) => each.scrollWidth <= each.clientWidth)")
+    tab.click(".bright")  # the scale is told in more words then
+    footer, bright = (tab.locator(each).bounding_box() for each in ("footer", ".bright"))
+    assert bright["x"] + bright["width"] <= footer["x"] + footer["width"]
+    heights = [tab.locator(each).bounding_box()["height"] for each in ("header", "footer")]
+    assert sum(heights) < 0.2 * size[1]
+
+
 def test_tokens_are_found_one_after_the_other(tab, small):
     path, _ = small
     opened(tab, path)
@@ -229,12 +358,13 @@ def test_two_readings_stand_beside_each_other_with_the_numbers_of_each(tab, tmp_
     labels = {"the cat": list("abcdef"), "a <b>dog": list("vwxyz")}
     path = write_page(readings, labels, path=tmp_path / "two.html", title="two texts")
     opened(tab, path, "head=3&query=5&key=4")
-    assert tab.locator(".panel h2").all_inner_texts()[1].startswith("a <b>dog · layer 1, head 1")
+    assert tab.locator(".panel .whose").all_inner_texts() == ["the cat", "a <b>dog"]
+    assert tab.locator(".panel h2").all_inner_texts()[1].startswith("layer 1, head 1")
     assert number(tab, 0) == pytest.approx(float(one[1, 1, 5, 4]), abs=1e-4)
     assert readout(tab, 1).startswith("query 4 “z” → key 4 “z”")
     assert number(tab, 1) == pytest.approx(float(other[1, 1, 4, 4]), abs=1e-4)
     tab.keyboard.press("r")
-    assert tab.locator(".panel h2").all_inner_texts()[1].startswith("the cat · layer 1, head 1")
+    assert tab.locator(".panel .whose").all_inner_texts() == ["a <b>dog", "the cat"]
     tab.keyboard.press("ArrowLeft")
     assert number(tab, 0) == pytest.approx(float(other[1, 0, 4, 4]), abs=1e-4)
     tab.select_option(".beside", "")

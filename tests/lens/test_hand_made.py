@@ -5,23 +5,26 @@ import math
 import pytest
 import torch
 from tests.lens.hand import TEXT
-from tests.lens.hand_made import FIRST, SECOND, HandMade
+from tests.lens.hand_made import BEFORE, FIRST, PLACES, SECOND, TOKENS, HandMade, layer_of
 
 import manyheads as mh
 from manyheads.lens import (
     coverage,
     duplicate_token_score,
     effective_keys,
+    flow,
     importance_by_ablation,
     importance_by_gradient,
     induction_score,
     mean_distance,
     of_weights,
     offset_score,
+    offset_share,
     previous_token_score,
     redundancy,
     relation_share,
     relevance,
+    rollout,
     sink_mass,
     summarize_heads,
     uniform,
@@ -93,6 +96,41 @@ def test_relations_are_found_by_the_head_that_follows_them(calls):
     before = torch.arange(-1, len(TEXT) - 1)
     assert relation_share(calls[0], before)[0, 0].item() == 1
     assert relation_share(calls[0], before)[0, 1].item() < 0.5
+
+
+def test_an_antecedent_is_found_by_the_head_that_looks_at_the_same_token_before(calls):
+    answers = torch.full((len(TEXT),), -1)
+    mentions = [(3, 1), (6, 0), (8, 2), (10, 4)]  # those that have one earlier copy
+    for mention, antecedent in mentions:
+        answers[mention] = antecedent
+    shares = relation_share(calls[0], answers)[0]
+    assert shares[1].item() == 1
+    assert shares[[0, 2]].tolist() == [0, 0.25]  # the one at 6 stands first
+    _, best = offset_share(answers)
+    assert best < 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_step_back_in_each_layer_is_followed_to_where_it_leads(depth):
+    one = layer_of({"previous token": FIRST["previous token"]}, to=BEFORE)
+    x = torch.cat([torch.zeros(len(TEXT), TOKENS), torch.eye(PLACES),
+                   torch.zeros(len(TEXT), TOKENS)], dim=-1)[None]  # fmt: skip
+    with torch.no_grad(), mh.probe.watch(one) as stack:
+        for _ in range(depth):
+            x = x + one(x, mask=mh.Causal())
+    # Whoever takes the stream or the head in each layer, evenly, goes back as a coin says.
+    right = torch.zeros(PLACES)
+    for steps in range(depth + 1):
+        right[9 - steps] = math.comb(depth, steps) / 2**depth
+    torch.testing.assert_close(rollout(stack, queries=[9])[0, 0], right, atol=1e-4, rtol=0)
+    direct = rollout(stack, queries=[9], residual=0.0)[0, 0]
+    assert direct[9 - depth].item() == pytest.approx(1, abs=1e-4)
+    # As pipes each place can send what its narrowest pipe holds, whichever way.
+    streams = flow(stack, query=9)
+    assert streams[9].item() == streams[9 - depth].item() == pytest.approx(0.5, abs=1e-4)
+    if depth > 1:
+        assert streams[8].item() == pytest.approx(1, abs=1e-4)  # two ways that share no pipe
+    assert streams[: 9 - depth].abs().sum() < 1e-4
 
 
 def test_heads_that_never_look_at_the_same_key_have_nothing_in_common(calls):

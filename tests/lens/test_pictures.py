@@ -51,7 +51,7 @@ def test_patches_are_lit_by_their_weight_and_keep_their_place(tmp_path):
 
 def test_what_cannot_be_drawn_is_refused():
     heads = summarize_heads({"a": SHARP[None]})
-    with pytest.raises(OptionError, match="heads and measures must hold"):
+    with pytest.raises(OptionError, match="heads must be summaries"):
         draw_profiles([])
     with pytest.raises(OptionError, match="measures must be known of all heads; got 'induction'"):
         draw_profiles(heads, ["induction"])

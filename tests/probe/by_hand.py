@@ -154,4 +154,42 @@ class Cosine(Attention):
         return self.attend(scores, v)
 
 
-STYLES = [Separate, Packed, InPlace, Einsum, Additive, Folded, OneByOne, ByTorch, Cosine]
+class WrittenOut(Attention):
+    """A softmax by hand: exponentials over their sum, from which the greatest was taken."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores[(mask == 0)[:, None].expand_as(scores)] = -torch.inf
+        exponentials = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
+        self.weights = exponentials / exponentials.sum(dim=-1, keepdim=True)
+        return self.merge(self.dropout(self.weights) @ v)
+
+
+class ByLogarithms(Attention):
+    """A temperature for each head; the exponential of a log-softmax."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        scores = q @ k.mT / torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None]
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None] == 0, -1e9)
+        self.weights = F.log_softmax(scores, dim=-1).exp()
+        return self.merge(self.dropout(self.weights) @ v)
+
+
+class Multiplied(Attention):
+    """A mask that scores are multiplied with, and what it hides lowered after."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        mask = torch.ones(x.shape[1], x.shape[1]) if mask is None else mask[:, None].float()
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        return self.attend(scores * mask + -1e4 * (1 - mask), v)
+
+
+STYLES = [
+    Separate, Packed, InPlace, Einsum, Additive, Folded, OneByOne, ByTorch, Cosine, WrittenOut,
+    ByLogarithms, Multiplied,
+]  # fmt: skip

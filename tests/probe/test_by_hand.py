@@ -1,7 +1,10 @@
 """Hand-written attention is seen as it is, and stays as it is."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.probe.by_hand import STYLES, Attention, ByTorch, Einsum, OneByOne, Packed, Separate
 
 import manyheads as mh
@@ -125,19 +128,117 @@ def test_unusual_steps_are_named_rather_than_guessed():
         model(torch.randn(1, 5, 32))
 
 
-class Exponential(Separate):
-    """A softmax written out."""
+class InPieces(Separate):
+    """Scores cut before the softmax, as layers do that attend in chunks."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        return self.attend(torch.cat([(q @ k.mT)[..., :3], (q @ k.mT)[..., 3:]], dim=-1), v)
+
+
+def test_what_is_not_seen_beside_what_is_gives_a_warning_that_names_it():
+    model = torch.nn.Sequential(Separate(), InPieces()).eval()
+    with (
+        pytest.warns(mh.errors.ProbeWarning, match=r"saw 1 calls, but not each.*: 1 \(an unus"),
+        mh.probe.watch(model) as calls,
+    ):
+        model(torch.randn(1, 5, 32))
+    assert [call.where for call in calls] == ["0"]
+
+
+class Late(Separate):
+    """A softmax written out, divided by its sums after the values."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
         exponentials = (q @ k.mT / 8**0.5).exp()
-        return self.merge(exponentials / exponentials.sum(dim=-1, keepdim=True) @ v)
+        return self.merge(exponentials @ v / exponentials.sum(dim=-1, keepdim=True))
 
 
-def test_a_softmax_written_out_is_named():
+def test_exponentials_that_nobody_has_made_weights_of_are_named():
     with (
-        pytest.raises(mh.errors.ProbeError, match="exponentials in the place of a softmax"),
-        mh.probe.watch(model := Exponential().eval()),
+        pytest.raises(mh.errors.ProbeError, match="exponentials that met values before their own"),
+        mh.probe.watch(model := Late().eval()),
+    ):
+        model(torch.randn(1, 5, 32))
+    with (
+        pytest.warns(mh.errors.ProbeWarning, match=r"saw 1 calls, but not each.*: 1 \(exp\)"),
+        mh.probe.watch(both := torch.nn.Sequential(Separate(), model).eval()),
+    ):
+        both(torch.randn(1, 5, 32))
+
+
+class Talking(Separate):
+    """Heads that are mixed once more after the softmax."""
+
+    def attend(self, scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return self.merge(F.conv2d(scores.softmax(dim=-1), torch.randn(4, 4, 1, 1)) @ v)
+
+
+def test_weights_that_never_reach_values_are_named():
+    with (
+        pytest.raises(mh.errors.ProbeError, match="weights that went through convolution"),
+        mh.probe.watch(model := Talking().eval()),
+    ):
+        model(torch.randn(1, 5, 32))
+
+
+class Written(Separate):
+    """A part of the scores written over."""
+
+    def __init__(self, write: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.write = write
+
+    def attend(self, scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        self.write(scores)
+        return super().attend(scores, v)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda scores: scores[:, :, 1].fill_(-1.0),  # in a row that no check looks at
+        lambda scores: scores[:, :, 1, 0].zero_(),
+        lambda scores: scores[:, 1:2].mul_(2),
+        lambda scores: scores.clamp_(max=0.1),
+        lambda scores: scores.index_put_((torch.tensor([0]),), torch.tensor(0.5)),
+        lambda scores: scores.copy_(scores.flip(-1)),
+    ],
+)
+def test_scores_that_are_written_over_in_part_are_never_taken_for_what_they_were(write):
+    with (
+        pytest.raises(mh.errors.ProbeError, match="a softmax over what is no whole product"),
+        mh.probe.watch(model := Written(write).eval()),
+        torch.no_grad(),
+    ):
+        model(torch.randn(2, 12, 32))
+
+
+def test_scores_are_lost_where_zeros_do_not_hide():
+    class Zeroed(Separate):
+        def attend(self, scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            mask = torch.ones(5, 5).tril()
+            return super().attend(scores * mask + self.bias * (1 - mask), v)
+
+    model = Zeroed().eval()
+    for bias in (0.0, 3.0):
+        model.bias = bias
+        with (
+            pytest.raises(mh.errors.ProbeError, match=r"scores went through an unusual add"),
+            mh.probe.watch(model),
+        ):
+            model(torch.randn(1, 5, 32))
+
+
+def test_scores_that_are_zeroed_and_left_so_are_not_understood():
+    class Zeroed(Separate):
+        def attend(self, scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return super().attend(scores * torch.ones(5, 5).tril(), v)
+
+    with (
+        pytest.raises(mh.errors.ProbeError, match="multiplied by 0 must be hidden; got some"),
+        mh.probe.watch(model := Zeroed().eval()),
     ):
         model(torch.randn(1, 5, 32))
 

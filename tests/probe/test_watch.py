@@ -1,11 +1,14 @@
 """What a watch refuses, and that it always takes its hands off."""
 
 import contextlib
+import copy
+import pickle
 
 import pytest
 import torch
 from tests.probe.by_hand import Separate
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import manyheads as mh
 from manyheads.errors import DTypeError, OptionError, ProbeError
@@ -168,3 +171,79 @@ def test_compiled_code_is_seen_because_it_runs_uncompiled_while_watched():
     with mh.probe.watch(compiled) as calls:
         torch.testing.assert_close(compiled(x), plain)
     torch.testing.assert_close(calls[0].weights(), model.weights)
+
+
+def test_copies_that_are_made_while_watched_are_not_watched():
+    model, x = Two().eval(), torch.randn(1, 5, 32)
+    with mh.probe.watch(model) as calls:
+        copied = copy.deepcopy(model)
+        stored = pickle.loads(pickle.dumps(model))
+        for other in (copied, stored):
+            assert other(x).equal(model(x))
+    assert len(calls) == 4 and hooks(model) == 0
+    with mh.probe.watch(copied) as its_own:
+        copied(x)
+    assert len(its_own) == 2 and len(calls) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_model_that_is_traced_or_exported_in_the_block_is_refused():
+    model, x = Two().eval(), torch.randn(1, 5, 32)
+    for record in (torch.jit.trace, torch.export.export):
+        with (
+            pytest.raises(ProbeError, match="a watched model must run; got one that is traced"),
+            mh.probe.watch(model),
+        ):
+            record(model, (x,))
+        assert hooks(model) == 0
+
+
+class Plain(nn.Module):
+    """What torch can script."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ x.transpose(-2, -1), dim=-1) @ x
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_scripted_model_is_refused_and_a_scripted_part_is_seen_around_it():
+    scripted, x = torch.jit.script(Plain()), torch.randn(1, 5, 8)
+    with (
+        pytest.raises(ProbeError, match="must run in Python to be watched; got a RecursiveScript"),
+        mh.probe.watch(scripted),
+    ):
+        scripted(x)
+    with mh.probe.watch(model := nn.Sequential(scripted)) as calls:
+        model(x)
+    assert [call.where for call in calls] == ["(the model)"]
+    right = (x @ x.mT).softmax(dim=-1)
+    torch.testing.assert_close(calls[0].weights()[:, 0], right, rtol=0, atol=1e-6)
+
+
+def test_calls_under_vmap_and_grad_are_seen_once():
+    model, x = Separate().eval(), torch.randn(3, 5, 32)
+    with mh.probe.watch(model) as calls:
+        torch.vmap(lambda each: model(each[None]))(x)
+    assert calls[0].weights().shape == (3, 4, 5, 5)
+    with mh.probe.watch(model) as calls:
+        torch.func.grad(lambda x: model(x).sum())(x)
+    weights = calls[0].weights()
+    model(x)
+    assert len(calls) == 1
+    torch.testing.assert_close(weights, model.weights.detach(), rtol=0, atol=1e-6)
+
+
+def test_torchs_layer_under_vmap_is_seen_too():
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(3, 1, 5, 8)
+    with mh.probe.watch(layer) as calls:
+        torch.vmap(lambda x: layer(x, x, x, need_weights=True)[0])(x)
+    assert {call.refusal for call in calls} == {None}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_layer_that_is_computed_again_for_its_gradient_is_seen_again(reentrant):
+    model, x = Separate().eval(), torch.randn(1, 5, 32, requires_grad=True)
+    with mh.probe.watch(model) as calls:
+        checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    assert len(calls) == 2
+    assert calls[0].weights().equal(calls[1].weights())

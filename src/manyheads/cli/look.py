@@ -6,8 +6,9 @@ from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
+from manyheads.cli.beside import see_all
 from manyheads.cli.console import say
-from manyheads.cli.seen import Seen, see
+from manyheads.cli.seen import Seen
 from manyheads.cli.shades import heatmap
 from manyheads.cli.write_heads import table, writer
 from manyheads.errors import OptionError
@@ -33,6 +34,7 @@ def heads(
     head: str | None = None,
     inputs: list[str] | None = None,
     beside: list[str] | None = None,
+    beside_model: list[str] | None = None,
 ) -> None:
     """Print what each head does, and one of them as a heatmap.
 
@@ -47,19 +49,23 @@ def heads(
         inputs: For a file.py:name, shapes or names instead of a text; see manyheads doctor.
         beside: Another text, which the .html page compares with the first. May be given more than
             once.
+        beside_model: Another model, as MODEL is named, that reads the same on the .html page:
+            before and after a training, say. It has as many layers and heads, and the same tokens.
     """
-    if beside and not any(path.suffix.lower() in PAGES for path in out or ()):
-        raise OptionError(
-            f"--beside must have a page to stand on; got --beside={beside[0]!r} without one. Add "
-            f"--out heads.html."
-        )
+    has_page = any(path.suffix.lower() in PAGES for path in out or ())
+    for option, others in (("--beside", beside), ("--beside-model", beside_model)):
+        if others and not has_page:
+            raise OptionError(
+                f"{option} must have a page to stand on; got {option}={others[0]!r} without one. "
+                f"Add --out heads.html."
+            )
     writers = [writer(path, text or model) for path in out or ()]
-    seen = see(model, text, inputs or ())
-    others = {other: see(model, other) for other in beside or ()}
+    readings = see_all([model, *(beside_model or ())], [text, *(beside or ())], inputs or ())
+    seen = next(iter(readings.values()))
     chosen = _clearest(table(seen)) if head is None else _named(head, seen)
     # Written first, so that a file which cannot be written is no surprise below the table.
     for write in writers:
-        write(seen, others)
+        write(readings)
     # A line each, so that a terminal does not turn their order where one runs from the right.
     for line in seen.lines:
         say(line)
@@ -77,7 +83,10 @@ def table_of(seen: Seen) -> Table:
     shown.add_column("attention", no_wrap=True)
     shown.add_column("head", justify="right", no_wrap=True)
     shown.add_column("looks at", no_wrap=True)
-    for name in ("peak", "keys", "away", "before", "itself", "first", "same", "induction"):
+    itself, whom = "itself", "the query itself"
+    if any(seen.crosses(portrait.layer) for portrait in seen.portraits):
+        itself, whom = "place", "the key at its own place"
+    for name in ("peak", "keys", "away", "before", itself, "first", "same", "induction"):
         shown.add_column(name, justify="right", no_wrap=True)
     for each in table(seen):
         masses = (each.previous, each.itself, each.first, each.duplicate, each.induction)
@@ -92,7 +101,7 @@ def table_of(seen: Seen) -> Table:
         )
     shown.caption = (
         "peak: mean largest weight of a query. keys: how many it spreads over. away: tokens to "
-        "what it reads. The rest: mean weight on the token before, the query itself, the first "
+        f"what it reads. The rest: mean weight on the token before, {whom}, the first "
         "token, earlier copies of the token, and what followed those."
     )
     shown.caption_justify = "left"

@@ -37,6 +37,10 @@ class Seen:
     keys: dict[str, list[str]]
     lines: tuple[str, ...]
 
+    def crosses(self, layer: str) -> bool:
+        """Whether the queries of a layer are of another text than its keys."""
+        return self.queries[layer] != self.keys[layer]
+
 
 def see(model: str, text: str | None, inputs: Sequence[str] = ()) -> Seen:
     """Run a model and see all of its heads.

@@ -14,27 +14,36 @@ from manyheads.cli.seen import Seen
 from manyheads.files import PAGES, check_path, write_text, write_whole
 from manyheads.lens import HeadSummary, Portrait, draw_heads, write_page
 from manyheads.lens.paper import picture_path
+from manyheads.lens.summary import between_texts
 
 
-def writer(path: Path, title: str) -> Callable[[Seen, Mapping[str, Seen]], object]:
+def writer(path: Path, title: str) -> Callable[[Mapping[str, Seen]], object]:
     """What writes all heads to a path; refuses a path that cannot be, before any work is done.
 
-    It takes what was seen, and what a page shows beside it, by name.
+    It takes readings by name: a page shows all of them, everything else the first.
     """
     ending = path.suffix.lower()
     if ending in PAGES:
         check_path(path, example="heads.html")
-        return lambda seen, beside: _page({title: seen, **beside}, path, title)
+        return lambda readings: _page(readings, path, title)
     if ending in _TABLES:
         check_path(path, example="heads.csv")
-        return lambda seen, _: _TABLES[ending](seen, path)
+        return lambda readings: _TABLES[ending](_first(readings), path)
     picture_path(path)
-    return lambda seen, _: _picture(seen, path, title)
+    return lambda readings: _picture(_first(readings), path, title)
 
 
 def table(seen: Seen) -> list[HeadSummary]:
     """A record of each head, layer by layer."""
-    return [head for portrait in seen.portraits for head in portrait.summaries]
+    return [
+        between_texts(head) if seen.crosses(portrait.layer) else head
+        for portrait in seen.portraits
+        for head in portrait.summaries
+    ]
+
+
+def _first(readings: Mapping[str, Seen]) -> Seen:
+    return next(iter(readings.values()))
 
 
 def _page(readings: Mapping[str, Seen], path: Path, title: str) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from manyheads.errors import ShapeError
 from manyheads.functional import Statistics
 from manyheads.lens.rollout import check_stack, one_hot
+from manyheads.shapes import check_probability
 
 MOST_TOKENS = 256
 _LEAST = 1e-9
@@ -45,6 +46,7 @@ def flow(
         tensor([0.5000, 1.0000, 0.5000])
     """
     batch, length = check_stack(calls)
+    check_probability("residual", residual)
     if batch != 1 or length > MOST_TOKENS:
         raise ShapeError(
             f"calls must be of one sequence of at most {MOST_TOKENS} tokens; got {batch} of "

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
 from manyheads.functional import Call, Statistics
+from manyheads.lens.checks import check_call, check_tensor
 
 _HIDES = -1000.0
 """A bias below it hides a pair, as masks that are added to the scores do."""
@@ -29,7 +30,8 @@ def of_weights(weights: Float[Tensor, "batch heads q_len kv_len"]) -> Statistics
         >>> of_weights(torch.eye(3)[None, None]).entropy()
         tensor([[[0., 0., 0.]]])
     """
-    if weights.ndim != 4:
+    check_tensor("weights", weights)
+    if weights.ndim != 4 or 0 in weights.shape[2:]:
         raise ShapeError(
             f"weights must be (batch, heads, q_len, kv_len); got shape {tuple(weights.shape)}. "
             f"Give one sample as weights[None]."
@@ -70,6 +72,7 @@ def uniform(call: Statistics) -> Statistics:
         >>> uniform(mh.statistics(q, k, v, mh.Causal())).entropy().exp().round()
         tensor([[[1., 2., 3., 4.]]])
     """
+    check_call(call)
     given = call.call
     bias = given.bias if isinstance(given.bias, Tensor) else None
     if bias is not None:

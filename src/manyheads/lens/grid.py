@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.lens.checks import check_text
 from manyheads.lens.ink import draw_maps
 from manyheads.lens.labels import label, language_of
 from manyheads.lens.maps import (
@@ -73,6 +74,7 @@ def draw_heads(
         >>> len(figure.axes)  # four heads and the scale
         5
     """
+    check_text("title", title)
     arrays = check_weights(weights)
     labels = {
         layer: (
@@ -91,7 +93,9 @@ def draw_heads(
         for layer, array in arrays.items()
     }
     # A layer that has none of the chosen heads has no row.
-    rows = annotate({layer: maps for layer, maps in rows.items() if maps}, names or {}, marks)
+    rows = annotate(
+        {layer: maps for layer, maps in rows.items() if maps}, {} if names is None else names, marks
+    )
     check_values([each for maps in rows.values() for each in maps.values()], limits)
 
     with plain_settings():

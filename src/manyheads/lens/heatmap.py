@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import ShapeError
+from manyheads.lens.checks import check_tensor
 from manyheads.lens.maps import Limits, Map, Pair
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def draw_heatmap(
     """
     from manyheads.lens.grid import draw_heads
 
+    check_tensor("weights", weights)
     if weights.ndim != 2:
         raise ShapeError(
             f"weights must be (q_len, kv_len); got shape {tuple(weights.shape)}. Choose one head, "

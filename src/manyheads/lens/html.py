@@ -11,7 +11,9 @@ from typing import Any
 
 from manyheads.files import PAGES, check_path, write_text
 from manyheads.lens import explorer
+from manyheads.lens.checks import check_text
 from manyheads.lens.contents import ReadingLabels, Readings, gather
+from manyheads.lens.numbers import ReadingNumbers
 from manyheads.lens.packing import pack
 
 MOST_BYTES = 5_000_000
@@ -24,6 +26,7 @@ def write_page(
     *,
     path: str | os.PathLike[str],
     title: str = "attention",
+    numbers: ReadingNumbers | None = None,
 ) -> Path:
     """Write a page in which every head can be looked at, with numbers, at most 5 MB of it.
 
@@ -38,14 +41,17 @@ def write_page(
         key_labels: A label for each key, likewise; None takes those of the queries.
         path: The page, ending in .html.
         title: Stands above the page.
+        numbers: Numbers of your own to sort the heads by: by their name (layers, heads), or
+            (heads,) by the name of a layer, as `importance_by_gradient` gives them; by the name of
+            a reading where there are several.
 
     Returns:
         The path.
 
     Raises:
-        OptionError: If there is nothing to show, the path is no page's, or not even the coarsest
-            pictures fit.
-        ShapeError: If the labels are not one a token.
+        OptionError: If there is nothing to show, the path is no page's, numbers have no good name
+            or are not finite, or not even the coarsest pictures fit.
+        ShapeError: If the labels are not one a token, or the numbers not one a head.
 
     Example:
         >>> import tempfile, torch, manyheads as mh
@@ -56,13 +62,19 @@ def write_page(
         >>> write_page(found, ["the", "cat", "sat"], path=folder / "heads.html").name
         'heads.html'
     """
+    check_text("title", title)
     target = check_path(path, example="heads.html", endings=PAGES)
-    contents = gather(portraits, query_labels, key_labels)
+    contents = gather(portraits, query_labels, key_labels, numbers)
     page = _filled(title, {"texts": contents.texts, "readings": contents.readings}, b"")
-    # Names, numbers and lists of rows take up to 4 kB a layer and 120 bytes a head; base64 writes
-    # three bytes as four.
+    # Names, numbers and lists of rows take up to 4 kB a layer and 120 bytes a head, each number of
+    # the user's 500 and 25 more; base64 writes three bytes as four.
     heads = sum(len(each.cells) for each in contents.portraits)
-    told = len(page.encode()) + 4_000 * len(contents.portraits) + 120 * heads
+    own = len(contents.measures)
+    told = (
+        len(page.encode())
+        + (4_000 + 500 * own) * len(contents.portraits)
+        + (120 + 25 * own) * heads
+    )
     headers, data = pack(contents.portraits, (MOST_BYTES - told) * 3 // 4)
     page = _filled(title, contents.told(title, headers), data)
     write_text(target, page)

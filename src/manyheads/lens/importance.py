@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.errors import ProbeError
+from manyheads.lens.checks import check_heads, check_model, check_number
 from manyheads.lens.without import Head, without
 from manyheads.probe import AttentionCall, watch
 from manyheads.probe.mixed import Mixed
@@ -18,8 +19,10 @@ def importance_by_gradient(
     """By how much the loss would change if each head gave a little more or less.
 
     The absolute gradient of the loss with respect to a gate of 1 on each head's output, added up
-    over the sequences; with a loss that is a mean over them, their mean. From 0; only the order of
-    heads has a meaning. One forward and one backward pass.
+    over the sequences; with a loss that is a mean over them, their mean. From 0, in units of the
+    loss; only the order of heads has a meaning. It asks what a head gives and not where it looks,
+    so that even heads count by their values; heads that are all alike have the same. One forward
+    and one backward pass.
 
     Args:
         model: Any model that `probe.watch` sees.
@@ -41,8 +44,9 @@ def importance_by_gradient(
         >>> found["(the model)"].shape
         torch.Size([2])
     """
+    check_model(model)
     with torch.enable_grad(), watch(model, each=lambda call: call) as calls:
-        total = loss()
+        total = check_number("loss", loss)
     # The gate's gradient is that of what it multiplies, times it; a layer's runs share one gate.
     gates: dict[str, Tensor] = {}
     for call, mixed, slope in zip(calls, *slopes(total, calls), strict=True):
@@ -56,7 +60,9 @@ def importance_by_ablation(
 ) -> dict[Head, float]:
     """By how much the loss grows when each head alone is left out.
 
-    Below 0 if the model does better without. One forward pass a head.
+    In units of the loss, of any size; 0 for a head that nobody hears, below 0 if the model does
+    better without. An even head counts by its values; of n heads that are all alike, in a loss
+    that is linear in them, each has an n-th of what all of them have. One forward pass a head.
 
     Args:
         model: Any model that `probe.watch` sees.
@@ -74,12 +80,14 @@ def importance_by_ablation(
         >>> list(found) == heads
         True
     """
+    check_model(model)
+    check_heads(heads)
     with torch.no_grad():
-        whole = float(loss())
+        whole = float(check_number("loss", loss))
         found = {}
         for head in heads:
             with without(model, [head]):
-                found[head] = float(loss()) - whole
+                found[head] = float(check_number("loss", loss)) - whole
     return found
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
+from manyheads.lens.checks import check_tensor, check_text
 from manyheads.lens.labels import label, token_labels
 from manyheads.lens.maps import Map, check_values, labels_of
 from manyheads.lens.page import measure
@@ -58,12 +59,14 @@ def draw_lines(
         >>> len(figure.axes[0].collections[0].get_segments())
         3
     """
+    check_tensor("weights", weights)
+    check_text("title", title)
     if weights.ndim != 2 or 0 in weights.shape or max(weights.shape) > MOST_TOKENS:
         raise ShapeError(
             f"weights must be (q_len, kv_len) of at most {MOST_TOKENS} tokens; got shape "
             f"{tuple(weights.shape)}. Choose one head and a window of it."
         )
-    if not 0 <= least <= 1:
+    if not isinstance(least, int | float) or not 0 <= least <= 1:
         raise OptionError(f"least must be from 0 to 1; got least={least}. Write 0.02, for one.")
     q_len, kv_len = weights.shape
     queries = labels_of("query_labels", query_labels, "", q_len, "q_len")

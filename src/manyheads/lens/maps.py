@@ -1,13 +1,14 @@
 """The checks that stand before a picture: are these maps, and do the labels fit them?"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
+from manyheads.lens.checks import check_tensor
 
 Pair = tuple[int, int]
 Marks = Iterable[Pair] | Mapping[tuple[str, int], Iterable[Pair]]
@@ -38,6 +39,7 @@ def check_weights(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     if not weights:
         raise ShapeError("weights must hold at least one layer; got weights={}. Give some.")
     for layer, tensor in weights.items():
+        check_tensor("weights", tensor)
         if tensor.ndim != 3:
             cure = "Choose one sample, weights[0]." if tensor.ndim == 4 else "Keep the heads apart."
             raise ShapeError(
@@ -85,6 +87,11 @@ def labels_of(name: str, labels: Labels, layer: str, length: int, axis: str) -> 
                 f"of {layer!r}. Add them, or give one list for all layers."
             )
         labels = labels[layer]
+    if isinstance(labels, Tensor) or not isinstance(labels, Sized):
+        raise ShapeError(
+            f"{name} must be a list of texts; got {name}={type(labels).__name__}. Give one label a "
+            f"token."
+        )
     if len(labels) != length:
         raise ShapeError(
             f"{name} must be as many as {axis}={length} in layer {layer!r}; got {len(labels)}. "
@@ -99,10 +106,10 @@ def check_heads(heads: Sequence[int] | None, maps: Mapping[str, np.ndarray]) -> 
     most = max(len(each) for each in maps.values())
     if heads is None:
         return list(range(most))
-    wrong = [head for head in heads if not 0 <= head < most]
-    if wrong or not heads:
+    is_list = isinstance(heads, Sequence) and all(isinstance(head, int) for head in heads)
+    if not is_list or not heads or not all(0 <= head < most for head in heads):
         raise OptionError(
-            f"heads must be numbers from 0 to {most - 1}; got heads={list(heads)}. Leave it out to "
+            f"heads must be numbers from 0 to {most - 1}; got heads={heads!r}. Leave it out to "
             f"draw all."
         )
     return list(heads)
@@ -110,7 +117,12 @@ def check_heads(heads: Sequence[int] | None, maps: Mapping[str, np.ndarray]) -> 
 
 def check_marks(marks: Iterable[Pair], q_len: int, kv_len: int) -> frozenset[Pair]:
     """Refuse marked cells outside of the map."""
-    pairs = frozenset((int(query), int(key)) for query, key in marks)
+    try:
+        pairs = frozenset((int(query), int(key)) for query, key in marks)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f"marks must be pairs of a query and a key; got {marks!r}. Write [(0, 2), (1, 1)]."
+        ) from error
     for query, key in sorted(pairs):
         if not (0 <= query < q_len and 0 <= key < kv_len):
             raise OptionError(
@@ -124,7 +136,13 @@ def annotate(rows: Rows, names: Mapping[tuple[str, int], str], marks: Marks) -> 
     """The maps with their names and marks; refuse those of maps that are not drawn."""
     places = {(each.layer, each.head) for maps in rows.values() for each in maps.values()}
     of_some = marks if isinstance(marks, Mapping) else {}
-    of_all = () if isinstance(marks, Mapping) else tuple(marks)
+    of_all: Any = () if isinstance(marks, Mapping) else marks
+    of_all = tuple(of_all) if isinstance(of_all, Iterable) else of_all
+    if not isinstance(names, Mapping):
+        raise OptionError(
+            f"names must be by (layer, head); got names={type(names).__name__}. Write "
+            f"{{('layer 0', 3): 'previous token'}}."
+        )
     for what, given in {"names": names, "marks": of_some}.items():
         unknown = [place for place in given if place not in places]
         if unknown:

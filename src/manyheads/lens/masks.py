@@ -9,6 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
+from manyheads.lens.checks import check_tensor, check_text
 from manyheads.lens.heatmap import FRAME
 from manyheads.lens.labels import Label, label
 from manyheads.lens.page import measure
@@ -63,6 +64,7 @@ def draw_masks(
         2
     """
     _check(masks)
+    check_text("title", title)
     check_count("columns", columns)
     with plain_settings():
         target = picture_path(path)
@@ -70,9 +72,15 @@ def draw_masks(
 
 
 def _check(masks: Mapping[str, Tensor]) -> None:
+    if not isinstance(masks, Mapping):
+        raise OptionError(
+            f"masks must be given by their names; got masks={type(masks).__name__}. Write "
+            f'{{"causal": Causal().dense(16)[0, 0]}}.'
+        )
     if not masks:
         raise OptionError("masks must hold at least one mask; got none. Write one out with dense.")
     for name, seen in masks.items():
+        check_tensor("masks", seen)
         if seen.ndim != 2 or not seen.numel() or seen.dtype.is_floating_point:
             raise ShapeError(
                 f"a mask to draw must be bool (q_len, kv_len); got {seen.dtype} of shape "

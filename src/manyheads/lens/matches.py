@@ -10,6 +10,7 @@ from manyheads.errors import ShapeError
 from manyheads.functional import Statistics
 from manyheads.functional.masses import Pairs
 from manyheads.lens.average import PerHead, over_queries, positions
+from manyheads.lens.checks import check_call, check_tensor
 
 
 def duplicate_token_score(call: Statistics, tokens: Int[Tensor, "*batch kv_len"]) -> PerHead:
@@ -87,6 +88,8 @@ def copies(call: Statistics, tokens: Tensor, behind: int) -> Copies:
     Raises:
         ShapeError: If the tokens are not one a key.
     """
+    check_call(call)
+    check_tensor("tokens", tokens, kinds="whole")
     q, kv = positions(call)
     if tokens.ndim not in (1, 2) or tokens.shape[-1] != kv.shape[-1]:
         raise ShapeError(

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from manyheads.errors import ShapeError
 from manyheads.functional import Statistics
+from manyheads.lens.checks import check_call, check_tensor
 
 
 def value_norms(
@@ -35,6 +36,9 @@ def value_norms(
         >>> value_norms(mh.statistics(q, k, v))
         tensor([[[5., 0.]]])
     """
+    check_call(call)
+    if out_proj is not None:
+        check_tensor("out_proj", out_proj)
     v, num_heads = call.call.v.detach(), call.call.q.shape[1]
     of_heads = v.repeat_interleave(num_heads // v.shape[1], dim=1)
     if out_proj is None:
@@ -76,4 +80,5 @@ def weighted_norms(
         >>> weighted_norms(mh.statistics(q, k, v), rows=0)
         tensor([[[[2.5000, 0.0000]]]])
     """
+    check_call(call)
     return call.weights(rows) * value_norms(call, out_proj)[:, :, None]

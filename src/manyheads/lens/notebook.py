@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 from manyheads.errors import ManyheadsError, MissingExtraError
 from manyheads.extras import install_line
 from manyheads.lens import explorer
+from manyheads.lens.checks import check_text
 from manyheads.lens.contents import ReadingLabels, Readings, gather
+from manyheads.lens.numbers import ReadingNumbers
 from manyheads.lens.packing import pack
 from manyheads.lens.portrait import Portrait
 
@@ -20,6 +22,7 @@ def explore(
     key_labels: ReadingLabels | None = None,
     *,
     title: str = "attention",
+    numbers: ReadingNumbers | None = None,
 ) -> "AnyWidget":
     """Show in a notebook what `write_page` writes, with any exact weight on demand.
 
@@ -31,14 +34,15 @@ def explore(
         query_labels: Likewise.
         key_labels: Likewise.
         title: Stands above.
+        numbers: Likewise.
 
     Returns:
         A widget. Its ``state`` is what a page has in its address: which head, query and view.
 
     Raises:
         MissingExtraError: If anywidget is not installed.
-        OptionError: If there is nothing to show.
-        ShapeError: If the labels are not one a token.
+        OptionError: If there is nothing to show, or numbers have no good name or are not finite.
+        ShapeError: If the labels are not one a token, or the numbers not one a head.
 
     Example:
         >>> import torch, manyheads as mh
@@ -49,8 +53,9 @@ def explore(
         >>> mh.lens.explore(found, [str(i) for i in range(300)]).state
         ''
     """
+    check_text("title", title)
     widget = _widget()
-    contents = gather(portraits, query_labels, key_labels)
+    contents = gather(portraits, query_labels, key_labels, numbers)
     headers, data = pack(contents.portraits)
     live = [
         {**header, "live": portrait.call is not None}

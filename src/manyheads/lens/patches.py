@@ -1,6 +1,7 @@
 """Weights of patches, laid over the picture that they are of."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
+from manyheads.lens.checks import check_tensor
 from manyheads.lens.labels import label
 from manyheads.lens.paper import INK, new_figure, picture_path, plain_settings, save, write
 
@@ -50,10 +52,18 @@ def draw_patches(
         >>> len(figure.axes)  # the picture and two maps
         3
     """
+    check_tensor("image", image)
+    check_tensor("weights", weights)
     if image.ndim != 3 or image.shape[0] not in (1, 3):
         raise ShapeError(
             f"image must be (channels, height, width) with 1 or 3 channels; got shape "
             f"{tuple(image.shape)}. Choose one of the batch."
+        )
+    is_pair = isinstance(grid, Sequence) and len(grid) == 2
+    if not is_pair or not all(isinstance(each, int) and each > 0 for each in grid):
+        raise OptionError(
+            f"grid must be (rows, columns) of patches; got grid={grid!r}. A picture of 224 x 224 "
+            f"in patches of 16 has (14, 14)."
         )
     rows, columns = grid
     if weights.ndim != 2 or weights.shape[1] != rows * columns or 0 in weights.shape:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
+from manyheads.lens.checks import check_tensor
 
 Span = tuple[int, int]
 
@@ -37,6 +38,11 @@ def merge_weights(
         >>> merge_weights(torch.tensor([[0.5, 0.3, 0.2]]), [(0, 1)], [(0, 2), (2, 3)])
         tensor([[0.8000, 0.2000]])
     """
+    check_tensor("weights", weights)
+    if weights.ndim < 2:
+        raise ShapeError(
+            f"weights must be (..., q_len, kv_len); got shape {tuple(weights.shape)}. Give a map."
+        )
     rows = _membership(query_spans, weights.shape[-2], "query_spans").to(weights)
     columns = _membership(key_spans, weights.shape[-1], "key_spans").to(weights)
     rows = rows / rows.sum(dim=-1, keepdim=True)
@@ -57,6 +63,13 @@ def merge_labels(pieces: Sequence[str | bytes], spans: Sequence[Span]) -> list[s
         >>> merge_labels([bytes([b]) for b in "中A".encode()], [(0, 3), (3, 4)])
         ['中', 'A']
     """
+    is_list = isinstance(pieces, Sequence)
+    wrong = [each for each in pieces if not isinstance(each, str | bytes)] if is_list else [pieces]
+    if wrong:
+        raise OptionError(
+            f"pieces must be a list of str or bytes; got {wrong[0]!r}. Let the tokenizer write "
+            f"each id."
+        )
     _membership(spans, len(pieces), "spans")
     joined = []
     for first, after in spans:
@@ -67,6 +80,14 @@ def merge_labels(pieces: Sequence[str | bytes], spans: Sequence[Span]) -> list[s
 
 def _membership(spans: Sequence[Span], length: int, name: str) -> Tensor:
     """(words, pieces): 1 where a piece belongs to a word."""
+    is_list = isinstance(spans, Sequence) and not isinstance(spans, str)
+    for each in spans if is_list else [spans]:
+        numbers = [n for n in each if isinstance(n, int)] if isinstance(each, Sequence) else []
+        if len(numbers) != 2:
+            raise ShapeError(
+                f"{name} must be a list of (first piece, piece after the last); got {each!r}. "
+                f"Write [(0, 2), (2, 3)]."
+            )
     member = torch.zeros(len(spans), length)
     for word, (first, after) in enumerate(spans):
         if not 0 <= first < after <= length:

@@ -4,8 +4,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from manyheads.errors import OptionError, ShapeError
 from manyheads.functional import Statistics
 from manyheads.lens.average import PerHead, over_queries, positions
+from manyheads.lens.checks import check_call, check_tensor
 
 
 def offset_score(call: Statistics, behind: int) -> PerHead:
@@ -29,6 +31,11 @@ def offset_score(call: Statistics, behind: int) -> PerHead:
         >>> offset_score(of_weights(shifted[None, None]), behind=1)
         tensor([[1.]])
     """
+    check_call(call)
+    if not isinstance(behind, int):
+        raise OptionError(
+            f"behind must be a number of tokens; got behind={behind!r}. 1 is the token before."
+        )
     q, kv = positions(call)
     there = q - behind
     has = (there >= kv.amin(dim=-1, keepdim=True)) & (there <= kv.amax(dim=-1, keepdim=True))
@@ -37,6 +44,12 @@ def offset_score(call: Statistics, behind: int) -> PerHead:
 
 def previous_token_score(call: Statistics) -> PerHead:
     """How much weight a query gives to the token before it: `offset_score` with 1.
+
+    From 0 to 1; a uniform causal head has the mean of one over the keys that a query sees, without
+    the first query.
+
+    Source:
+        Olsson et al. 2022 (arXiv:2209.11895), previous-token heads.
 
     Example:
         >>> import torch
@@ -67,9 +80,16 @@ def sink_mass(call: Statistics, keys: Bool[Tensor, "*batch kv_len"] | None = Non
         >>> sink_mass(mh.statistics(q, k, v))
         tensor([[0.2500]])
     """
+    check_call(call)
     q, kv = positions(call)
     if keys is None:
         keys = kv == kv.amin(dim=-1, keepdim=True)
+    check_tensor("keys", keys, kinds="truth")
+    if keys.ndim not in (1, 2) or keys.shape[-1] != kv.shape[-1]:
+        raise ShapeError(
+            f"keys must be (kv_len,) or (batch, kv_len), with kv_len={kv.shape[-1]}; got shape "
+            f"{tuple(keys.shape)}. Say of each key whether it is a sink."
+        )
     keys = keys.to(kv.device)
     sinks = keys if keys.ndim == 2 else keys[None]
     # A query is a sink where its position is that of one. Sequence by sequence, because all pairs

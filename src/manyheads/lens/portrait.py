@@ -11,6 +11,7 @@ from manyheads.errors import OptionError
 from manyheads.functional import Statistics
 from manyheads.functional.pooled import Pooled
 from manyheads.functional.window import window
+from manyheads.lens.checks import check_call, check_tensor
 from manyheads.lens.glance import glance
 from manyheads.lens.summary import HeadSummary, sum_up
 from manyheads.probe import AttentionCall
@@ -101,10 +102,13 @@ def portray(
         >>> found[0].cells.shape, found[0].top_keys.shape
         (torch.Size([2, 128, 128]), torch.Size([2, 300, 5]))
     """
+    check_call(call)
+    if tokens is not None:
+        check_tensor("tokens", tokens, kinds="whole")
     name = layer or (call.where if isinstance(call, AttentionCall) else "attention")
     batch, heads, q_len, _ = call.call.q.shape
     kv_len = call.call.k.shape[2]
-    if not 0 <= sequence < batch:
+    if not isinstance(sequence, int) or not 0 <= sequence < batch:
         raise OptionError(
             f"sequence must be one of the {batch} of the call; got sequence={sequence}. The first "
             f"is 0."

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from manyheads.errors import OptionError, is_named
+from manyheads.lens.checks import check_text
 from manyheads.lens.heatmap import FRAME, MARK
 from manyheads.lens.labels import label
 from manyheads.lens.paper import FAINT, INK, new_figure, picture_path, plain_settings, save, write
@@ -49,10 +50,11 @@ def draw_profiles(
         >>> [axes.get_ylabel() for axes in figure.axes]
         ['effective keys', 'distance']
     """
-    if not heads or not measures:
+    check_summaries(heads)
+    check_text("title", title)
+    if not isinstance(measures, Sequence) or not measures:
         raise OptionError(
-            "heads and measures must hold at least one each; got none. Take heads from "
-            "summarize_heads."
+            "measures must hold at least one; got none. Write ('effective_keys', 'distance')."
         )
     for measure in measures:
         if not is_named(measure, MEASURES) or any(getattr(head, measure) is None for head in heads):
@@ -76,6 +78,18 @@ def draw_profiles(
         return save(figure, target)
 
 
+def check_summaries(heads: Sequence[HeadSummary]) -> None:
+    """Refuse what is no list of heads' summaries, or an empty one."""
+    is_list = isinstance(heads, Sequence)
+    if not is_list or not heads or not all(isinstance(each, HeadSummary) for each in heads):
+        shown = (
+            type(heads).__name__ if not is_list else type(heads[0]).__name__ if heads else "none"
+        )
+        raise OptionError(
+            f"heads must be summaries, at least one; got {shown}. Take them from summarize_heads."
+        )
+
+
 def _draw(
     axes: "Axes", heads: Sequence[HeadSummary], layers: Sequence[str], measure: Measure
 ) -> None:
@@ -85,7 +99,9 @@ def _draw(
     means = [sum(values) / len(values) for values in by_layer]
     axes.plot(range(len(layers)), means, color=MARK, linewidth=1.2, label="mean of the layer")
     axes.set_xlabel("layer", fontsize=8, color=FAINT)
-    axes.set_ylabel(measure.replace("_", " "), fontsize=8, color=FAINT)
+    # Right for heads that read another text too, where no key is the query's own token.
+    named = "same place" if measure == "itself" else measure.replace("_", " ")
+    axes.set_ylabel(named, fontsize=8, color=FAINT)
     axes.set_ylim(bottom=0)
     every = max(1, -(-len(layers) // 16))
     axes.set_xticks(range(0, len(layers), every))

@@ -9,6 +9,7 @@ from torch import Tensor
 from manyheads.errors import ShapeError
 from manyheads.functional import Statistics
 from manyheads.functional.pieces import SCORES
+from manyheads.lens.checks import check_calls
 
 
 def redundancy(calls: Sequence[Statistics]) -> Float[Tensor, "heads heads"]:
@@ -37,6 +38,7 @@ def redundancy(calls: Sequence[Statistics]) -> Float[Tensor, "heads heads"]:
                 [0.0000, 0.0000, 0.6931],
                 [0.6931, 0.6931, 0.0000]])
     """
+    check_calls(calls)
     lengths = {(call.call.q.shape[0], call.call.q.shape[2], call.call.k.shape[2]) for call in calls}
     if len(lengths) != 1:
         raise ShapeError(

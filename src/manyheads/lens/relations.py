@@ -7,6 +7,7 @@ from torch import Tensor
 from manyheads.errors import OptionError, ShapeError
 from manyheads.functional import Statistics
 from manyheads.lens.average import PerHead, over_queries
+from manyheads.lens.checks import check_call, check_tensor
 
 
 def relation_share(call: Statistics, answers: Int[Tensor, "*batch q_len"]) -> PerHead:
@@ -33,6 +34,8 @@ def relation_share(call: Statistics, answers: Int[Tensor, "*batch q_len"]) -> Pe
         >>> relation_share(of_weights(torch.eye(3)[[1, 1, 0]][None, None]), parse)
         tensor([[0.5000]])
     """
+    check_call(call)
+    check_tensor("answers", answers, kinds="whole")
     q_len, kv_len = call.call.q.shape[2], call.call.k.shape[2]
     if answers.ndim not in (1, 2) or answers.shape[-1] != q_len:
         raise ShapeError(
@@ -69,6 +72,11 @@ def offset_share(answers: Int[Tensor, " q_len"]) -> tuple[int, float]:
         >>> offset_share(torch.tensor([1, 2, 0, -1]))
         (1, 0.6666666666666666)
     """
+    check_tensor("answers", answers, kinds="whole")
+    if answers.ndim != 1:
+        raise ShapeError(
+            f"answers must be (q_len,); got shape {tuple(answers.shape)}. Give one sentence's."
+        )
     distance = (answers - torch.arange(len(answers), device=answers.device))[answers >= 0]
     if not len(distance):
         raise OptionError(

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.functional.pieces import SCORES
+from manyheads.lens.checks import check_model, check_number
 from manyheads.lens.importance import slopes
 from manyheads.lens.rollout import check_stack, one_hot
 from manyheads.probe import AttentionCall, watch
@@ -46,8 +47,9 @@ def relevance(
         >>> relevance(layer, lambda: layer(x)[:, 0].sum(), queries=[0]).shape
         torch.Size([1, 1, 9])
     """
+    check_model(model)
     with torch.enable_grad(), watch(model, layers=layers, each=lambda call: call) as calls:
-        total = score()
+        total = check_number("score", score)
     _, of_outputs = slopes(total, calls)
     batch, length = check_stack(calls)
     carried = one_hot(queries, length, calls[0].call.q)[None].expand(batch, -1, -1)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from manyheads.errors import OptionError, ShapeError
 from manyheads.functional import Statistics
+from manyheads.lens.checks import check_calls
 from manyheads.probe import AttentionCall
 from manyheads.shapes import check_probability
 
@@ -56,6 +57,7 @@ def rollout(
 
 def check_stack(calls: Sequence[Statistics]) -> tuple[int, int]:
     """Refuse what is no stack of self-attention; give how many sequences and tokens it reads."""
+    check_calls(calls)
     lengths = {(call.call.q.shape[0], call.call.q.shape[2], call.call.k.shape[2]) for call in calls}
     if len(lengths) != 1 or any(q_len != kv_len for _, q_len, kv_len in lengths):
         raise ShapeError(
@@ -76,6 +78,12 @@ def check_stack(calls: Sequence[Statistics]) -> tuple[int, int]:
 def one_hot(queries: Sequence[int] | None, length: int, like: Tensor) -> Tensor:
     """Rows (queries, length) that are 1 at their token."""
     chosen = range(length) if queries is None else queries
+    is_list = isinstance(chosen, Sequence) and all(isinstance(each, int) for each in chosen)
+    if not is_list:
+        raise OptionError(
+            f"queries must be a list of the numbers of tokens; got queries={queries!r}. Write [-1] "
+            f"for the last."
+        )
     if any(not -length <= query < length for query in chosen):
         raise OptionError(
             f"queries must be among the {length} tokens; got queries={list(chosen)}. The first is "

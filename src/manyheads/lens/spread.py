@@ -2,6 +2,7 @@
 
 from manyheads.functional import Statistics
 from manyheads.lens.average import PerHead, over_queries
+from manyheads.lens.checks import check_call
 
 
 def effective_keys(call: Statistics) -> PerHead:
@@ -19,6 +20,7 @@ def effective_keys(call: Statistics) -> PerHead:
         >>> effective_keys(mh.statistics(q, k, v))
         tensor([[4.]])
     """
+    check_call(call)
     mean = over_queries(call, call.entropy())
     return mean.exp() * call.lse().detach().isfinite().any(dim=-1)
 
@@ -39,6 +41,7 @@ def mean_distance(call: Statistics) -> PerHead:
         >>> mean_distance(mh.statistics(q, k, v, mh.Causal()))
         tensor([[0.5000]])
     """
+    check_call(call)
     return over_queries(call, call.distance())
 
 
@@ -58,6 +61,7 @@ def coverage(call: Statistics) -> PerHead:
         >>> coverage(of_weights(torch.stack([torch.eye(4), one])[None]))
         tensor([[1.0000, 0.2500]])
     """
+    check_call(call)
     received = call.received()
     whole = received.sum(dim=-1, keepdim=True)
     share = received / whole.where(whole > 0, 1.0)

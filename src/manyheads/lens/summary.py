@@ -1,13 +1,14 @@
 """What a head does, in a few numbers and in a word."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.functional import Statistics
+from manyheads.lens.checks import check_call, check_calls
 from manyheads.lens.given import of_weights
 from manyheads.lens.glance import Glance, by_chance, glance
 from manyheads.lens.maps import Map, check_values, check_weights
@@ -27,6 +28,8 @@ NAMES = {
     "first": "first token",
 }
 """What a head is said to look at, by the mass that tells it; the most telling first."""
+PLACES = {"previous token": "place before", "next token": "place after", "itself": "same place"}
+"""The words for heads that read another text, where no key is the query's own token."""
 
 _ENOUGH, _EVEN, _NEAR = 0.4, 0.98, 0.35
 
@@ -44,7 +47,8 @@ class HeadSummary:
         distance: How far away it looks, in tokens.
         previous: The weight on the token before, 0 to 1.
         next: On the token behind.
-        itself: On the query's own token.
+        itself: On the query's own token; where queries and keys are of two texts, on the key at the
+            same place.
         first: On the first token, where attention sinks stand.
         duplicate: On earlier copies of the query's token; None if tokens are not known.
         induction: On what followed those copies; None likewise.
@@ -102,6 +106,7 @@ def summarize_heads(
         ('itself', 'evenly')
     """
     if isinstance(weights, Sequence):
+        check_calls(weights)
         named: list[tuple[str, Statistics]] = [(call.where, call) for call in weights]
     else:
         named = []
@@ -131,6 +136,7 @@ def summarize_layer(
         >>> len(found[0])
         2
     """
+    check_call(call)
     return sum_up(layer, call, glance(call, tokens), tokens)
 
 
@@ -147,6 +153,18 @@ def sum_up(layer: str, call: Statistics, seen: Glance, tokens: Tensor | None) ->
         )
         for head, (own, even) in enumerate(zip(of_heads, chance, strict=True))
     ]
+
+
+def between_texts(head: HeadSummary) -> HeadSummary:
+    """The same in words that are right where queries and keys are of two texts.
+
+    Example:
+        >>> import torch
+        >>> (head,) = summarize_heads({"cross": torch.eye(4)[None]})
+        >>> head.does, between_texts(head).does
+        ('itself', 'same place')
+    """
+    return replace(head, does=PLACES.get(head.does, head.does))
 
 
 def _by_head(numbers: dict[str, Tensor]) -> list[dict[str, float]]:

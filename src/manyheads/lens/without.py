@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from manyheads.errors import OptionError
+from manyheads.lens.checks import check_heads, check_model
 from manyheads.probe import watch
 
 Head = tuple[str, int]
@@ -39,6 +40,8 @@ def without(model: nn.Module, heads: Sequence[Head]) -> Iterator[None]:
         >>> out.abs().max().item()
         0.0
     """
+    check_model(model)
+    check_heads(heads)
     lost: dict[str, list[int]] = {}
     for layer, head in heads:
         lost.setdefault(layer, []).append(head)

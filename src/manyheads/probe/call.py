@@ -97,34 +97,42 @@ def compared_rows(x: Tensor) -> Tensor:
     return x[:, :, torch.tensor(rows, dtype=torch.int64, device=x.device)]
 
 
-def disagreement(call: Call, output: Tensor | None, weights: Tensor | None = None) -> str | None:
+def disagreement(
+    call: Call,
+    output: Tensor | None,
+    weights: Tensor | None = None,
+    rounding: float | None = None,
+) -> str | None:
     """Why a call cannot be what the model computed, judged by a few rows; None if it can.
 
     Args:
         call: What was seen.
         output: What the model mixed; None if there is nothing to compare.
         weights: The model's own weights of those rows, where it has them.
+        rounding: By what share of the greatest number they may differ; None for what is usual in
+            the dtype.
     """
     batch, _, q_len, _ = call.q.shape
     kv_len = call.k.shape[2]
     if not (batch and q_len and kv_len):
         return None
     rows = compared_rows(torch.arange(q_len, device=call.q.device)[None, None])[0, 0]
+    tolerance = _TOLERANCE[call.q.dtype] if rounding is None else rounding
     own, _ = softmax_scores(window(call, slice(0, batch), rows, slice(0, kv_len)))
-    if weights is not None and not _close(own, weights, call.q.dtype):
+    if weights is not None and not _close(own, weights, tolerance):
         return "weights computed from what was seen differ from the model's own"
     if output is not None:
         own = own.unflatten(1, (call.k.shape[1], -1))  # (batch, kv_heads, group, rows, keys)
         mixed = (own @ call.v[:, :, None].to(own.dtype)).flatten(1, 2)
-        if not _close(mixed, compared_rows(output), call.q.dtype):
+        if not _close(mixed, compared_rows(output), tolerance):
             return "the output computed from what was seen differs from the model's own"
     return None
 
 
-def _close(found: Tensor, right: Tensor, dtype: torch.dtype) -> bool:
+def _close(found: Tensor, right: Tensor, tolerance: float) -> bool:
     right = right.to(found.dtype)
     most = right.abs().amax().clamp(min=1e-6)
-    return bool(((found - right).abs() <= _TOLERANCE[dtype] * most).all())
+    return bool(((found - right).abs() <= tolerance * most).all())
 
 
 def owned(call: Call) -> Call:

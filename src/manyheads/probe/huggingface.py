@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from manyheads.functional import Call
 from manyheads.functional.call import prepare
-from manyheads.masks import Causal
+from manyheads.masks import Causal, bind
 from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 
@@ -138,8 +138,34 @@ def _call(
         own = getattr(module, "is_causal", True) if is_causal is None else is_causal
         start = 0 if own else None  # the first query sees the first key alone, as torch has it
     sinks = getattr(module, "sinks", None) if is_eager else None
-    return prepare(
+    call = prepare(
         q, k.expand(q.shape[0], *k.shape[1:]), v.expand(q.shape[0], *v.shape[1:]),
         mask if start is None else Causal(), bias=bias, scale=scaling, softcap=softcap,
         sink_logits=sinks, dropout=0.0, q_pos=start, kv_pos=start, need="weights",
     )  # fmt: skip
+    if attention_mask is None or not getattr(module, "is_causal", False):
+        return call
+    return _placed(call, attention_mask, mask)
+
+
+def _placed(call: Call, given: Tensor, mask: Tensor | None) -> Call:
+    """The call whose queries stand where a causal mask shows their own keys.
+
+    A cache of a fixed length has keys behind the last query, which are empty so far.
+    """
+    q_len, kv_len = call.q.shape[2], call.k.shape[2]
+    first, last = (_last_seen(given[:, :, at]) for at in (0, -1))
+    start = last - q_len + 1
+    if q_len >= kv_len or start < 0 or start == kv_len - q_len or first not in (start, -1):
+        return call
+    seen = bind(
+        mask, call.q.shape[0], q_len, kv_len, q_pos=start, kv_pos=0, device=call.q.device
+    )  # fmt: skip
+    return call._replace(mask=seen)
+
+
+def _last_seen(row: Tensor) -> int:
+    """The last key that a query sees in any sequence; -1 if there is none."""
+    seen = row if row.dtype == torch.bool else row > torch.finfo(row.dtype).min / 2
+    found = seen.flatten(0, -2).any(dim=0).nonzero()
+    return int(found[-1]) if len(found) else -1

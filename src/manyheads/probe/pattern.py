@@ -1,6 +1,7 @@
 """Hand-written attention: products that a softmax turns into weights and a product with values."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from manyheads.functional import Call
 from manyheads.probe.axes import Axes, Axis, moved
 from manyheads.probe.call import compared_rows
 from manyheads.probe.flex import NAME, record_flex
+from manyheads.probe.known import Exponentials, Known, Lost, Weights
 from manyheads.probe.mixed import Mixed
 from manyheads.probe.recorder import Recorder
 from manyheads.probe.scores import Operand, Scores, four_of
@@ -20,30 +22,6 @@ from manyheads.probe.sdpa import FUSED, four, record_sdpa
 from manyheads.probe.steps import STEPS
 from manyheads.probe.torch_mha import heads_of
 
-
-@dataclass(frozen=True)
-class Weights:
-    """What a softmax made of scores.
-
-    Args:
-        call: The call that it belongs to.
-        own: Some of its rows, to compare with.
-        changed: Whether it was changed since, as dropout does.
-    """
-
-    call: Call
-    own: Tensor
-    changed: bool = False
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What was made of scores by a step that is not followed; a softmax of it is told as missed."""
-
-    step: str
-
-
-Known = Scores | Weights | Lost
 _COPIES = {"clone", "_to_copy", "alias", "detach", "contiguous", "type_as", "to"}
 
 
@@ -71,49 +49,54 @@ class WatchPattern(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if not self.recorder.is_free:
+            return func(*args, **kwargs)
         is_op = isinstance(func, torch._ops.OpOverload)
-        if is_op and torch.is_inference_mode_enabled() and self.recorder.is_free:
+        if is_op and torch.is_inference_mode_enabled():
             # Elsewhere autograd has taken composite operations apart before they come here.
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
         out = func(*args, **kwargs)
-        if self.recorder.is_free:
+        if not is_op:
+            if func.name() == NAME:
+                with torch.no_grad(), self.recorder.busy():
+                    record_flex(self.recorder, args, out[0])
+                    self._change(out[0], out[0])
+            return out
+        name = _names(func)
+        if name in _BEGINS or (self._known and self._has_known(args)):
             with torch.no_grad(), self.recorder.busy():
-                self._follow(func, args, kwargs, out)
+                self._follow(func, name, args, kwargs, out)
         return out
 
-    def _follow(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        if not isinstance(func, torch._ops.OpOverload):
-            if func.name() == NAME:
-                record_flex(self.recorder, args, out[0])
-                self._change(out[0], out[0])
-            return
-        name = func._schema.name
+    def _has_known(self, args: Any) -> bool:
+        return any(x.untyped_storage()._cdata in self._known for x in _tensors(args))
+
+    def _follow(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         if name in FUSED:
             names = [argument.name for argument in func._schema.arguments]
             given = {**dict(zip(names, args, strict=False)), **kwargs}
             record_sdpa(self.recorder, given, out[0])
             self._change(out[0], four(out[0]))
             return
-        name = name.removeprefix("aten::").removesuffix("_")
-        if name in ("bmm", "mm", "baddbmm"):
+        if name in _PRODUCTS:
             self._product(name, args, kwargs, out)
             return
         first = out[0] if isinstance(out, tuple | list) and out else out
         if not isinstance(first, Tensor) or first.is_meta:
             return
-        several = [each for x in args for each in (x if isinstance(x, list) else [x])]
-        tensors = [x for x in several if isinstance(x, Tensor)]
-        found = [(tensor, *entry) for tensor in tensors if (entry := self._look_up(tensor))]
+        found = [(x, *entry) for x in _tensors(args) if (entry := self._look_up(x))]
         if found:
             # A bias may be made of a product as well, and be lost; the scores are what counts.
             tensor, axes, known = min(found, key=lambda each: isinstance(each[2], Lost))
-            self._step(name, tensor, axes, known, args, kwargs, first)
+            is_new = func._schema.is_mutable or not _is_view(first, tensor)
+            if is_new:
+                self._step(name, tensor, axes, known, args, kwargs, first)
             return
         if name in _SOFTMAX:
-            self.recorder.notes.add("a softmax over what is no whole product of two tensors")
+            self.recorder.notes.add(_NO_PRODUCT)
 
     def _look_up(self, tensor: Tensor) -> tuple[list[Axis], Known] | None:
         entry = self._known.get(tensor.untyped_storage()._cdata)
@@ -122,7 +105,9 @@ class WatchPattern(TorchDispatchMode):
         axes = None if entry[1] is None else entry[1].read(tensor)
         if axes is not None:
             return axes, entry[2]
-        return None if isinstance(entry[2], Weights) else ([], Lost("an unusual view"))
+        if isinstance(entry[2], Weights):
+            return None
+        return [], entry[2] if isinstance(entry[2], Lost) else Lost("an unusual view")
 
     def _keep(self, tensor: Tensor, axes: Axes | None, known: Known | None) -> None:
         storage = tensor.untyped_storage()
@@ -137,6 +122,8 @@ class WatchPattern(TorchDispatchMode):
         *added, left, right = args[: 3 if name == "baddbmm" else 2]
         for one, other in ((left, right), (right, left)):
             found = self._look_up(one)
+            if found is not None and isinstance(found[1], Exponentials):
+                self.recorder.miss("exp", "exponentials that met values before their own sums")
             if found is not None and isinstance(found[1], Weights):
                 self._mixed(found[0], found[1], one is left, one, other, out)
                 return
@@ -171,39 +158,36 @@ class WatchPattern(TorchDispatchMode):
         kwargs: dict[str, Any],
         out: Tensor,
     ) -> None:
-        is_view = out.untyped_storage()._cdata == tensor.untyped_storage()._cdata
         if isinstance(known, Weights):
-            if is_view and name not in _IN_PLACE:
-                return
             changed = known.changed or name not in _COPIES
             after = Weights(known.call, known.own, changed) if name in _ON_WEIGHTS else None
+            if after is None:
+                self.recorder.notes.add(f"weights that went through {name} on their way to values")
             self._keep(out, moved(axes, out), after)
-            return
-        if isinstance(known, Lost):
+        elif isinstance(known, Lost):
             if name in _SOFTMAX:
-                self.recorder.miss(known.step)
-            elif not is_view:
+                self.recorder.miss(known.step, _NO_PRODUCT)
+            else:
                 self._keep(out, None, known)
-            return
-        if name in _SOFTMAX:
-            self._softmax(axes, known, args[1], out)
-            return
-        if name in _COPIES:
-            if not is_view:
+        elif isinstance(known, Exponentials):
+            if name in _COPIES:
                 self._keep(out, moved(axes, out), known)
-            return
-        step = STEPS.get(name)
-        if step is None:
-            if name in _EXPONENTIALS:
-                self.recorder.notes.add("exponentials in the place of a softmax")
-            if not is_view:
-                self._keep(out, None, Lost(name))
-            return
-        after_step = step(known, tensor, tuple(axes), args, kwargs)
-        if after_step is None:
-            self.recorder.notes.add(f"scores went through an unusual {name}")
-        laid = moved(axes, out)
-        self._keep(out, laid, Lost(name) if after_step is None or laid is None else after_step)
+            elif name in ("div", "mul") and out.shape == tensor.shape:
+                self._divided(axes, known.call, out)
+        elif name in _SOFTMAX:
+            self._softmax(axes, known, args[1], out)
+        elif name == "exp":
+            self._exponentials(axes, known, out)
+        elif name in _COPIES:
+            self._keep(out, moved(axes, out), known)
+        elif name not in STEPS:
+            self._keep(out, None, Lost(name))
+        else:
+            after_step = STEPS[name](known, tensor, tuple(axes), args, kwargs)
+            if after_step is None:
+                self.recorder.notes.add(f"scores went through an unusual {name}")
+            laid = moved(axes, out)
+            self._keep(out, laid, Lost(name) if after_step is None or laid is None else after_step)
 
     def _softmax(self, axes: list[Axis], scores: Scores, dim: int, out: Tensor) -> None:
         axis = axes[dim]
@@ -212,14 +196,28 @@ class WatchPattern(TorchDispatchMode):
             return
         if axis.role != "column" and scores.right.shape[1] != 1:
             return
-        folded = heads_of(self.recorder.module)
+        if (call := self._called(axes, scores)) is not None:
+            self._keep(out, moved(axes, out), Weights(call, self._some_rows(axes, out)))
+
+    def _exponentials(self, axes: list[Axis], scores: Scores, out: Tensor) -> None:
+        if (call := self._called(axes, scores)) is not None:
+            self._divided(axes, call, out)
+
+    def _divided(self, axes: list[Axis], call: Call, out: Tensor) -> None:
+        own = self._some_rows(axes, out)
+        sums = own.sum(dim=-1)
+        is_whole = bool(((sums - 1).abs() < _WHOLE).all())
+        self._keep(out, moved(axes, out), Weights(call, own) if is_whole else Exponentials(call))
+
+    def _called(self, axes: list[Axis], scores: Scores) -> Call | None:
         try:
-            call = scores.call(axes, folded)
-            own = compared_rows(four_of(out.detach(), axes, folded))
+            return scores.call(axes, heads_of(self.recorder.module))
         except (ManyheadsError, RuntimeError) as error:
             self.recorder.notes.add(f"a softmax whose scores were not understood ({error})")
-            return
-        self._keep(out, moved(axes, out), Weights(call, own))
+            return None
+
+    def _some_rows(self, axes: list[Axis], weights: Tensor) -> Tensor:
+        return compared_rows(four_of(weights.detach(), axes, heads_of(self.recorder.module)))
 
     def _mixed(
         self, axes: list[Axis], weights: Weights, on_left: bool, own: Tensor, v: Tensor, out: Tensor
@@ -253,6 +251,29 @@ class WatchPattern(TorchDispatchMode):
 
 
 _SOFTMAX = {"_softmax", "_safe_softmax"}
-_EXPONENTIALS = {"exp", "exp2", "logsumexp"}
-_IN_PLACE = {"mul", "div", "add", "sub", "masked_fill", "dropout"}
+_NO_PRODUCT = "a softmax over what is no whole product of two tensors"
+_PRODUCTS = {"bmm", "mm", "baddbmm"}
+_BEGINS = {*_PRODUCTS, *_SOFTMAX, *FUSED}
+"""Operations that say something even of tensors of which nothing is known."""
+_WHOLE = 0.01
+"""By how much sums of weights may differ from 1, in the coarsest dtype."""
 _ON_WEIGHTS = {*_COPIES, "mul", "div", "native_dropout", "masked_fill", "where", "nan_to_num"}
+
+
+@cache
+def _names(func: Any) -> str:
+    """An operation's name, the same whether it writes in place."""
+    name: str = func._schema.name
+    return name if name in FUSED else name.removeprefix("aten::").removesuffix("_")
+
+
+def _tensors(args: Any) -> Iterator[Tensor]:
+    for x in args:
+        if isinstance(x, Tensor):
+            yield x
+        elif isinstance(x, list | tuple):
+            yield from _tensors(x)
+
+
+def _is_view(x: Tensor, of: Tensor) -> bool:
+    return x.untyped_storage()._cdata == of.untyped_storage()._cdata

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from manyheads.errors import ManyheadsError, OptionError
+from manyheads.errors import ManyheadsError, OptionError, ProbeError
 from manyheads.functional import Call
 from manyheads.probe.call import AttentionCall, disagreement, owned
+from manyheads.probe.hooks import Hook
 from manyheads.probe.mixed import Mixed
 from manyheads.probe.parts import as_tensor, of_heads, of_queries
 
@@ -63,10 +64,15 @@ class Recorder:
     @property
     def is_free(self) -> bool:
         """Whether a call that is seen now is a new one, and not the inside of one."""
-        return self._is_here and not self._busy and bool(self._stack)
+        return self.is_idle and bool(self._stack)
 
     @property
-    def _is_here(self) -> bool:
+    def is_idle(self) -> bool:
+        """Whether no call is being recorded in this thread, and tensors are what they seem."""
+        return self.is_here and not self._busy and not _is_transformed()
+
+    @property
+    def is_here(self) -> bool:
         """Whether this is the thread that watches; what others run meanwhile is their own."""
         return get_ident() == self._thread
 
@@ -85,9 +91,16 @@ class Recorder:
         handles: list[Any] = []
         try:
             for module in self.names:
-                enter = module.register_forward_pre_hook(self._enter, prepend=True)
+                if isinstance(module, torch.jit.RecursiveScriptModule):
+                    if module is self.model:
+                        raise ProbeError(
+                            f"model must run in Python to be watched; got a {type(module).__name__}"
+                            f". Watch the module that it was scripted from."
+                        )
+                    continue  # the module around it is named in its place
+                enter = module.register_forward_pre_hook(Hook(self._enter), prepend=True)
                 handles.append(enter)
-                handles.append(module.register_forward_hook(self._leave, always_call=True))
+                handles.append(module.register_forward_hook(Hook(self._leave), always_call=True))
             yield
         finally:
             for handle in handles:
@@ -95,11 +108,16 @@ class Recorder:
             self._stack.clear()
 
     def _enter(self, module: nn.Module, _: object) -> None:
-        if self._is_here:
+        if self.is_here:
+            if torch.jit.is_tracing() or torch.compiler.is_compiling():
+                raise ProbeError(
+                    "a watched model must run; got one that is traced or exported in the block. "
+                    "Trace or export it outside, and watch it where it runs."
+                )
             self._stack.append(Run(module, object()))
 
     def _leave(self, module: nn.Module, *_: object) -> None:
-        if self._is_here and any(run.module is module for run in self._stack):
+        if self.is_here and any(run.module is module for run in self._stack):
             while self._stack.pop().module is not module:
                 pass
 
@@ -112,6 +130,7 @@ class Recorder:
         weights: Tensor | None = None,
         is_told: bool = True,
         module: nn.Module | None = None,
+        rounding: float | None = None,
     ) -> None:
         """Keep a call if it was asked for.
 
@@ -122,19 +141,29 @@ class Recorder:
             weights: The model's own weights of `compared_rows`, where it has them.
             is_told: Whether the call tells what the model mixed; dropout parts the two.
             module: Who made the call; None means the module that is running.
+            rounding: By what share of the greatest number the output may be off; None for what is
+                usual in its dtype.
         """
         where = self.names[module or self._stack[-1].module]
         self.seen += 1
         if self.wanted is not None and where not in self.wanted:
             return
         with torch.no_grad(), self.busy():
-            found = self._settled(where or THE_MODEL, source, make, mixed, weights, is_told)
+            with _without_modes():
+                found = self._settled(
+                    where or THE_MODEL, source, make, mixed, weights, is_told, rounding
+                )
             found.run = self._stack[-1].mark
             self.calls.append(found if self.each is None else self.each(found))
 
-    def miss(self, step: str) -> None:
-        """Remember that a softmax of scores was not understood, and for which step before it."""
-        self.notes.add(f"a softmax over what is no whole product of two tensors (after {step})")
+    def miss(self, step: str, why: str) -> None:
+        """Remember that a softmax of scores was not understood.
+
+        Args:
+            step: The step that was not followed.
+            why: What came of it.
+        """
+        self.notes.add(f"{why} (after {step})")
         where = self.names[self._stack[-1].module]
         if self.wanted is None or where in self.wanted:
             self.missed.setdefault(where or THE_MODEL, step)
@@ -160,12 +189,13 @@ class Recorder:
         mixed: Mixed,
         weights: Tensor | None,
         is_told: bool,
+        rounding: float | None,
     ) -> AttentionCall:
         live = None if self.each is None else mixed
         try:
             call, output = make(), mixed.heads()
             compared = output if is_told else None
-            refusal = _without_numbers(call) or disagreement(call, compared, weights)
+            refusal = _without_numbers(call) or disagreement(call, compared, weights, rounding)
         except ManyheadsError as error:
             return AttentionCall(where, source, None, refusal=f"({error})", mixed=live)
         if refusal is not None:
@@ -184,11 +214,21 @@ class Recorder:
         return AttentionCall(where, source, call, output, mixed=live)
 
 
-def _unseen(each: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:
-    """The same outside of all modes, which would look at every step of it and make it slow."""
+def _is_transformed() -> bool:
+    """Whether tensors stand for others now; those of `vmap` and `grad` are seen further down."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """Outside of all modes, which would look at every step in here and make it slow."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def _unseen(each: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:
     def unseen(call: AttentionCall) -> Any:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with _without_modes():
             return each(call)
 
     return unseen

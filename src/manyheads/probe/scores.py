@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from manyheads.errors import ProbeError
 from manyheads.functional import Call
 from manyheads.functional.call import prepare
 from manyheads.probe.axes import Axis, leads_in_order
@@ -56,6 +57,7 @@ class Scores:
         softcap: By what they were bounded; None for nothing.
         biases: What was added.
         fills: Where they were filled with a number, and with which.
+        zeroed: Where they were multiplied by 0, until what is added there hides them.
     """
 
     left: Tensor
@@ -64,6 +66,12 @@ class Scores:
     softcap: float | None = None
     biases: tuple[Operand, ...] = ()
     fills: tuple[tuple[Operand, float], ...] = ()
+    zeroed: Operand | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether they are a product times a number, and no more."""
+        return not (self.softcap or self.biases or self.fills or self.zeroed)
 
     def times(self, factor: float) -> "Scores | None":
         """Multiplied by a number."""
@@ -75,21 +83,33 @@ class Scores:
         return replace(self, scale=self.scale * factor, softcap=cap, biases=biases, fills=fills)
 
     def times_each(self, factor: Operand) -> "Scores | None":
-        """Multiplied by numbers that do not change along the columns: a head's own scale."""
-        if self.softcap is not None or self.biases or self.fills:
+        """Multiplied by a head's own scale, or by 0 where a mask hides and 1 elsewhere."""
+        if not self.is_plain:
             return None
         products, rows, _ = self.left.shape
         numbers = factor.four(products, 1, rows, self.right.shape[1])[:, 0]
-        return replace(self, left=self.left * numbers) if numbers.shape[-1] == 1 else None
+        if numbers.shape[-1] == 1:
+            return replace(self, left=self.left * numbers)
+        is_zero = factor.tensor == 0
+        if not (is_zero | (factor.tensor == 1)).all():
+            return None
+        return replace(self, zeroed=Operand(is_zero, factor.axes))
 
     def tanh(self) -> "Scores | None":
         """Bounded to plus and minus 1."""
-        plain = self.softcap is None and not self.biases and not self.fills
-        return replace(self, softcap=1.0) if plain else None
+        return replace(self, softcap=1.0) if self.is_plain else None
 
-    def plus(self, bias: Operand) -> "Scores":
-        """With a bias."""
-        return replace(self, biases=(*self.biases, bias))
+    def plus(self, bias: Operand) -> "Scores | None":
+        """With a bias; where they were multiplied by 0 it must be one that hides."""
+        if self.zeroed is None:
+            return replace(self, biases=(*self.biases, bias))
+        if self.zeroed.axes != bias.axes:
+            return None
+        where, added = torch.broadcast_tensors(self.zeroed.tensor, bias.tensor * bias.factor)
+        most = float(added.masked_fill(~where, -math.inf).amax())
+        rest = Operand(added.masked_fill(where, 0.0), bias.axes)
+        unmasked = replace(self, zeroed=None, biases=(*self.biases, rest))
+        return unmasked.filled(Operand(where, bias.axes), most)
 
     def filled(self, where: Operand, value: float) -> "Scores | None":
         """Filled with a number that hides; None for one that does not."""
@@ -102,6 +122,11 @@ class Scores:
             axes: The dimensions of the tensor that meets the softmax.
             folded_heads: Heads that are known to be folded into its leading dimension.
         """
+        if self.zeroed is not None:
+            raise ProbeError(
+                "scores that were multiplied by 0 must be hidden; got some that were not. Fill "
+                "them with -inf."
+            )
         batch, heads = _batch_and_heads(axes, folded_heads)
         rows, columns = self.left.shape[1], self.right.shape[1]
         whole = (batch, heads, rows, columns)

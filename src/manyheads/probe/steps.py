@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from manyheads.probe.axes import Axis
@@ -28,7 +29,11 @@ def _mul(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -
 
 
 def _div(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any) -> Scores | None:
-    divisor = _number(args[1]) if args[0] is tensor else None
+    if args[0] is not tensor:
+        return None
+    divisor = _number(args[1])
+    if divisor is None:
+        return s.times_each(Operand(args[1].detach().reciprocal(), axes))
     return s.times(1 / divisor) if divisor else None
 
 
@@ -67,6 +72,22 @@ def _where(s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any)
     return s.filled(Operand(hidden.detach(), axes), value)
 
 
+def _index_put(
+    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any
+) -> Scores | None:
+    (where, *others), value = args[1], _number(args[2])
+    if others or where is None or where.dtype != torch.bool or where.shape != tensor.shape:
+        return None
+    return None if value is None else s.filled(Operand(where.detach(), axes), value)
+
+
+def _log_softmax(
+    s: Scores, tensor: Tensor, axes: tuple[Axis, ...], args: Any, _: Any
+) -> Scores | None:
+    # What a row is lowered by moves no weight.
+    return s if axes[args[1]].role == "column" or s.right.shape[1] == 1 else None
+
+
 STEPS: dict[str, Callable[[Scores, Tensor, tuple[Axis, ...], Any, Any], Scores | None]] = {
     "mul": _mul,
     "div": _div,
@@ -74,6 +95,8 @@ STEPS: dict[str, Callable[[Scores, Tensor, tuple[Axis, ...], Any, Any], Scores |
     "sub": _sub,
     "masked_fill": _masked_fill,
     "where": _where,
+    "index_put": _index_put,
+    "_log_softmax": _log_softmax,
     "tanh": lambda s, *_: s.tanh(),
 }
 """By the name of torch's operation: what scores become; None for what no call of attention has."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import DTypeError, ProbeError, ProbeWarning
 from manyheads.probe.call import AttentionCall
+from manyheads.probe.chunks import watch_chunks
 from manyheads.probe.compiled import without_compiler
 from manyheads.probe.huggingface import watch_huggingface
 from manyheads.probe.ours import watch_ours
@@ -73,6 +74,7 @@ def watch(
         )
     recorder = Recorder(model, layers, heads, queries, each, change)
     with ExitStack() as stack:
+        stack.enter_context(watch_chunks(recorder))  # whose calls end before the layer is left
         stack.enter_context(recorder.following())
         stack.enter_context(without_fast_path())
         stack.enter_context(without_compiler())

@@ -8,6 +8,7 @@ export function written(state, readings) {
   if (readings.length > 1 && state.against == null) kept.set("against", ""); // none, where one is usual
   if (state.order) kept.set("order", state.order);
   if (state.found) kept.set("find", state.found);
+  if (state.bright != null) kept.set("scale", state.bright ? "own" : "one");
   if (state.dark != null) kept.set("theme", state.dark ? "dark" : "light");
   if (view.zoom > 1)
     kept.set("view", [view.zoom, view.x, view.y].map((each) => Number(each.toPrecision(6))).join("_"));
@@ -36,6 +37,7 @@ export function readBack(text, heads, readings, orders) {
     against: told ? whole("against", readings.length) : reading ? 0 : 1, // a reading that does
     order: Object.hasOwn(orders, kept.get("order")) ? kept.get("order") : "",
     found: (kept.get("find") ?? "").toLowerCase(),
+    bright: { own: true, one: false }[kept.get("scale")] ?? null, // null: as the weights ask for
     dark: { dark: true, light: false }[kept.get("theme")] ?? null, // null: as the surroundings are
     view: isView ? { x, y, zoom } : { x: 0, y: 0, zoom: 1 },
   };

@@ -1,5 +1,6 @@
 // The colours of weights: one hue, told apart by lightness alone, so that every eye and any printer
-// sees the order. A weight's square root is shown, so that small weights are not lost.
+// sees the order. A weight's square root is shown, so that small weights are not lost; `most` is the
+// weight that is shown as strongly as can be.
 const LIGHT = ["#ffffff", "#d6e7f4", "#9dc8e5", "#599fcf", "#2672b2", "#124b89", "#08264f"];
 const DARK = ["#12161c", "#14304f", "#1c5288", "#2f7db8", "#62aad6", "#a9d2ec", "#f2f8fc"];
 
@@ -14,16 +15,16 @@ export function scale(dark) {
     colours,
     ([red, green, blue]) => ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0,
   );
-  const level = (weight) => Math.round(Math.sqrt(Math.min(1, Math.max(0, weight))) * 255);
+  const level = (weight, most) => Math.round(Math.sqrt(Math.min(1, Math.max(0, weight / most))) * 255);
   const lightness = ([red, green, blue]) => 0.3 * red + 0.59 * green + 0.11 * blue;
   return {
-    css: (weight) => `rgb(${colours[level(weight)]})`,
-    ink: (weight) => (lightness(colours[level(weight)]) > 125 ? "#14181d" : "#ffffff"), // what is read upon it
-    picture(weights, height, width) {
+    css: (weight, most) => `rgb(${colours[level(weight, most)]})`,
+    ink: (weight, most) => (lightness(colours[level(weight, most)]) > 125 ? "#14181d" : "#ffffff"), // what is read upon it
+    picture(weights, height, width, most) {
       const canvas = Object.assign(document.createElement("canvas"), { width, height });
       const image = new ImageData(width, height),
         dots = new Uint32Array(image.data.buffer);
-      for (let i = 0; i < dots.length; i++) dots[i] = pixels[level(weights[i])];
+      for (let i = 0; i < dots.length; i++) dots[i] = pixels[level(weights[i], most)];
       canvas.getContext("2d").putImageData(image, 0, 0);
       return canvas;
     },

@@ -59,7 +59,7 @@ export function unpack(content, bytes) {
       head,
       name: `${layer.layer}, head ${head}`,
       does: layer.does[head],
-      number: (measure) => layer.numbers[measure]?.[head] ?? null,
+      number: (measure) => (Object.hasOwn(layer.numbers, measure) ? layer.numbers[measure][head] : null),
       cells: own(cells, head, size),
       topKeys: own(keys, head, some),
       topWeights: own(weights, head, some),
@@ -155,6 +155,16 @@ export function nearestQuery(head, query) {
   const { exact, rows } = head.layer;
   if (exact || head.patches.some((each) => inside(query, each.rows))) return query;
   return rows.reduce((best, each) => (Math.abs(each - query) < Math.abs(best - query) ? each : best));
+}
+
+// What three queries in four do not exceed on their strongest key.
+export function typical(head) {
+  const { height, width } = head.layer;
+  const greatest = Array.from({ length: height }, (_, row) =>
+    head.cells.subarray(row * width, (row + 1) * width).reduce((most, each) => Math.max(most, each), 0),
+  );
+  const seen = greatest.filter((each) => each > 0).sort((a, b) => a - b);
+  return seen[Math.floor(seen.length * 0.75)] ?? 1;
 }
 
 // How much of their weight two heads place differently, 0 to 1; null where they see different tokens.

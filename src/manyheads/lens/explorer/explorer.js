@@ -2,11 +2,13 @@
 import { readBack, written } from "./address.js";
 import { askingOf } from "./asking.js";
 import { scale } from "./colour.js";
-import { inflate, nearestQuery, unpack } from "./data.js";
+import { inflate, nearestQuery, short, typical, unpack } from "./data.js";
 import { frameOf } from "./frame.js";
-import { MEASURES, overviewOf } from "./overview.js";
+import { measuresOf, overviewOf } from "./overview.js";
 import { panelOf } from "./panel.js";
 import { clamp } from "./parts.js";
+
+const PALE = 0.05; // a typical strongest weight below it is hard to see on the scale to 1
 
 // host: dark() as the surroundings are; recall() and remember(text) of what is chosen;
 // ask({place, rows, keys}) for the exact weights of layers that are live; keys, where keys are
@@ -14,10 +16,11 @@ import { clamp } from "./parts.js";
 export async function explore(root, content, bytes, host) {
   const heads = unpack(content, await inflate(bytes));
   const state = {}; // what is chosen: see address.js
-  const orders = Object.fromEntries(
-    Object.entries(MEASURES).filter(([name]) => heads.some((head) => head.number(name) != null)),
-  );
+  const orders = Object.fromEntries(measuresOf(content, heads));
   const readings = content.readings;
+  // Where hardly any weight is large, one scale for all would show blank maps.
+  const typicals = heads.map(typical);
+  const isPale = typicals.filter((each) => each < PALE).length > heads.length / 2;
   if (readings.length > 1) orders.difference = "difference to the one beside";
   let panels = [];
 
@@ -26,9 +29,12 @@ export async function explore(root, content, bytes, host) {
     state,
     host,
     orders,
+    measures: (head) => measuresOf(content, [head]),
     head: () => heads[state.head],
     reading: (head) => head.layer.reading,
-    nameOf: (head) => (readings.length > 1 ? `${readings[head.layer.reading]} · ${head.name}` : head.name),
+    readingOf: (head) => (readings.length > 1 ? readings[head.layer.reading] : null),
+    isBright: () => state.bright ?? isPale,
+    most: (head) => (app.isBright() ? typicals[head.place] : 1), // the weight shown the strongest
     partner: (head) => partnerOf(head, state.against === app.reading(head) ? 0 : state.against),
     choose(head) {
       Object.assign(state, { head: head.place, key: state.locked ? state.key : null });
@@ -102,6 +108,7 @@ export async function explore(root, content, bytes, host) {
     search: (by) => search(by),
     letGo: () => letGo(),
     theme: () => toggleTheme(),
+    bright: () => toggleBright(),
   });
   const { order, beside, find, count, stage } = frame;
 
@@ -120,6 +127,9 @@ export async function explore(root, content, bytes, host) {
       stage.dataset.count = panels.length;
     }
     frame.reading.value = app.reading(app.head());
+    const most = app.most(app.head());
+    frame.most.textContent = `${short(most)}${app.isBright() ? " and more in this head" : ""}, by its square root`;
+    frame.bright.textContent = app.isBright() ? "one scale for all" : "brighter";
     beside.value = state.pin != null ? "pin" : (state.against ?? "");
     overview.mark();
     update();
@@ -140,6 +150,7 @@ export async function explore(root, content, bytes, host) {
       Float32Array.from({ length: 256 }, (_, i) => (i / 255) ** 2),
       1,
       256,
+      1,
     );
     frame.legend.getContext("2d").drawImage(ramp, 0, 0);
     for (const panel of panels) panel.repaint();
@@ -194,6 +205,11 @@ export async function explore(root, content, bytes, host) {
     repaint();
     remember();
   }
+  function toggleBright() {
+    state.bright = !app.isBright();
+    repaint();
+    remember();
+  }
 
   // ---- finding tokens
   function search(by) {
@@ -233,6 +249,7 @@ export async function explore(root, content, bytes, host) {
     "-": () => zoomHere(1 / 1.5),
     0: () => app.zoom(0, 0, 0),
     c: () => compare(state.pin == null ? "pin" : ""),
+    b: toggleBright,
     t: toggleTheme,
     "/": () => find.focus(),
     Escape: letGo,

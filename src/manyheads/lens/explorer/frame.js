@@ -10,11 +10,12 @@ const HELP = [
   ["c", "pin this head"],
   ["r", "next reading"],
   ["/", "find"],
+  ["b", "brighter"],
   ["t", "light or dark"],
   ["esc", "let go"],
 ];
 
-// chosen: what is called when something is chosen: order, reading, beside, search, letGo, theme.
+// chosen: what is called when something is chosen: order, reading, beside, search, letGo, theme, bright.
 export function frameOf(root, content, orders, overview, chosen) {
   const { readings } = content,
     several = readings.length > 1 ? Object.entries(readings) : [];
@@ -38,6 +39,8 @@ export function frameOf(root, content, orders, overview, chosen) {
     stage = make("div", { class: "panels" });
   const theme = make("button", { class: "theme", title: "light or dark (t)", onclick: chosen.theme }, "◐");
   const legend = make("canvas", { width: 256, height: 1, "aria-hidden": "true" });
+  const most = make("span");
+  const bright = make("button", { class: "bright", title: "a scale for each head (b)", onclick: chosen.bright });
   const keys = HELP.map(([key, does]) => make("span", {}, make("kbd", {}, key), ` ${does}`));
   const help = make("details", { class: "help" }, make("summary", {}, "keys"), ...keys);
   const labels = [
@@ -55,9 +58,9 @@ export function frameOf(root, content, orders, overview, chosen) {
       theme,
     ),
     make("main", {}, overview, stage),
-    make("footer", {}, make("span", { class: "legend" }, "weight 0", legend, "1, by its square root"), help),
+    make("footer", {}, make("span", { class: "legend" }, "weight 0", legend, most, bright), help),
   );
   root.classList.add("manyheads");
   root.lang = "en";
-  return { order, reading, beside, find, count, stage, legend, help };
+  return { order, reading, beside, find, count, stage, legend, most, bright, help };
 }

@@ -4,8 +4,9 @@ import { clamp, fit, make } from "./parts.js";
 const LEFT = 86,
   BELOW = 66,
   EDGE = 14; // room for labels
-const ROW = 10; // pixels that a label needs
-const FONT = "11px system-ui, sans-serif";
+const ROW = 8; // pixels that a label needs
+const FONT = "11px system-ui, sans-serif",
+  SMALL = "9px system-ui, sans-serif";
 
 export function mapOf(app, head) {
   const { lengths, height, width } = head.layer,
@@ -17,7 +18,7 @@ export function mapOf(app, head) {
   );
   const pictures = new Map();
   const pictureOf = (weights, rows, columns) => {
-    if (!pictures.has(weights)) pictures.set(weights, app.scale.picture(weights, rows, columns));
+    if (!pictures.has(weights)) pictures.set(weights, app.scale.picture(weights, rows, columns, app.most(head)));
     return pictures.get(weights);
   };
   const side = () => canvas.clientWidth - LEFT - EDGE;
@@ -30,6 +31,7 @@ export function mapOf(app, head) {
       context = fit(canvas, size + LEFT + EDGE, size + EDGE + BELOW);
     const style = getComputedStyle(canvas),
       ink = (name) => style.getPropertyValue(name);
+    canvas.style.touchAction = state.view.zoom > 1 ? "none" : "pan-y"; // or a finger could not scroll
     context.save();
     context.beginPath();
     context.rect(LEFT, EDGE, size, size);
@@ -46,6 +48,11 @@ export function mapOf(app, head) {
       context.strokeRect(x(keys[0]), y(rows[0]), x(keys[1]) - x(keys[0]), y(rows[1]) - y(rows[0]));
       context.setLineDash([]);
     }
+    context.restore();
+    context.save();
+    context.beginPath();
+    context.rect(LEFT - 3, EDGE - 3, size + 6, size + 6); // the frame of the last query is seen too
+    context.clip();
     context.strokeStyle = ink("--mark");
     context.lineWidth = 1.5;
     const query = Math.min(state.query, lengths[0] - 1);
@@ -55,7 +62,6 @@ export function mapOf(app, head) {
     context.restore();
     context.strokeStyle = ink("--line");
     context.strokeRect(LEFT, EDGE, size, size);
-    context.font = FONT;
     label(context, head.queryTexts, y, size, ink, false);
     label(context, head.keyTexts, x, size, ink, true);
   }
@@ -70,6 +76,7 @@ export function mapOf(app, head) {
     let step = 1;
     for (let i = 0; pitch * step < (pitch < ROW ? 34 : ROW); i++) step *= [2, 2.5, 2][i % 3];
     for (let i = Math.ceil(first / step) * step; i < after; i += step) visible.push(i);
+    context.font = step === 1 && pitch < 11 ? SMALL : FONT;
     const names = visible.map((i) => (step === 1 ? texts[i] : `${i}`));
     const lying = areKeys && names.every((name) => context.measureText(name).width < pitch * step - 4);
     visible.forEach((i, n) => {

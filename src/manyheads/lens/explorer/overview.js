@@ -2,7 +2,7 @@
 import { difference, short } from "./data.js";
 import { make, reveal } from "./parts.js";
 
-export const MEASURES = {
+const MEASURES = {
   effective_keys: "effective keys",
   peak: "peak",
   distance: "distance",
@@ -12,6 +12,15 @@ export const MEASURES = {
   first: "first token",
   duplicate: "same token before",
   induction: "what followed last time",
+};
+// Where queries and keys are of two texts, no key is the query's own token.
+const PLACES = { previous: "place before", next: "place after", itself: "same place" };
+export const isBetweenTexts = (head) => head.queryTexts !== head.keyTexts;
+// The numbers of heads by what they are called, the user's own behind ours.
+export const measuresOf = (content, heads) => {
+  const own = content.measures.map((name) => [name, name]);
+  const all = { ...MEASURES, ...(heads.some(isBetweenTexts) ? PLACES : {}), ...Object.fromEntries(own) };
+  return Object.entries(all).filter(([name]) => heads.some((head) => head.number(name) != null));
 };
 const ACROSS = 16; // thumbnails in a row, at most
 const ROOMY = 6; // up to so many across, there is room for words below them
@@ -28,7 +37,7 @@ export function overviewOf(app) {
       order === "difference" ? difference(head, app.partner(head)) : head.number(order);
     shown = order
       ? own
-          .map((head) => [numberOf(head) ?? -1, head])
+          .map((head) => [numberOf(head) ?? -Infinity, head])
           .sort(([a], [b]) => b - a)
           .map(([, head]) => head)
       : own;
@@ -62,7 +71,7 @@ export function overviewOf(app) {
 
   function thumbnail(head, label) {
     const { height, width } = head.layer,
-      picture = app.scale.picture(head.cells, height, width);
+      picture = app.scale.picture(head.cells, height, width, app.most(head));
     picture.className = width < 64 ? "crisp" : "";
     const tells = `${head.name}: ${head.does}, ${short(head.number("effective_keys"))} effective keys, peak ${short(head.number("peak"))}`;
     return make(

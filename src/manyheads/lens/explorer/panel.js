@@ -1,7 +1,6 @@
 // One head: its name and numbers, its map, its lines, its text.
 import { nearestQuery, rowOf, said, short, weightAt } from "./data.js";
 import { mapOf, profileOf } from "./map.js";
-import { MEASURES } from "./overview.js";
 import { make, quoted } from "./parts.js";
 import { linesOf, textOf } from "./tokens.js";
 
@@ -9,19 +8,22 @@ export function panelOf(app, head, isMain) {
   const { state } = app,
     { lengths } = head.layer;
   const parts = [mapOf(app, head), profileOf(app, head), linesOf(app, head), textOf(app, head)];
-  const [map, profile, lines, text] = parts;
+  const [map, profile, lines, text] = parts,
+    whose = app.readingOf(head);
   const readout = make("p", { class: "readout", role: isMain ? "status" : null });
   const heading = make("h3"),
     strongest = make("ol", { class: "strongest", "aria-label": "strongest keys" });
-  const numbers = Object.keys(MEASURES).filter((name) => head.number(name) != null);
   const element = make(
     "section",
     { class: "panel", "aria-label": head.name },
-    make("h2", {}, app.nameOf(head), make("span", {}, ` ${head.does}`)),
+    ...(whose == null ? [] : [make("p", { class: "whose", title: whose }, whose)]),
+    make("h2", {}, ...breakable(head.name), make("span", {}, ` ${head.does}`)),
     make(
       "p",
       { class: "numbers" },
-      numbers.map((name) => `${MEASURES[name]} ${short(head.number(name))}`).join(" · "),
+      ...app.measures(head).map(([name, called]) =>
+        make("span", {}, called, " ", make("b", {}, short(head.number(name)))),
+      ),
     ),
     readout,
     make(
@@ -74,6 +76,9 @@ export function panelOf(app, head, isMain) {
 
   return { element, draw, head, repaint: map.repaint };
 }
+
+// A path, which may go on in the next line behind each of its dots.
+const breakable = (path) => path.split(/(?<=\.)/).flatMap((part) => [part, make("wbr")]);
 
 // What the page holds of this head, and how exactly.
 function storedAs(head) {

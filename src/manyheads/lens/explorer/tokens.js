@@ -2,8 +2,8 @@
 import { nearestQuery, rowOf } from "./data.js";
 import { clamp, make, reveal } from "./parts.js";
 
-const ALL = 30; // up to so many tokens are lined up whole; of more, those near the query
-const PITCH = 17; // pixels from one token to the next
+const ALL = 40; // up to so many tokens are lined up whole; of more, those near the query
+const PITCH = 16; // pixels from one token to the next
 const FAINTEST = 0.01; // a weight below has no line, unless the query has none much greater
 const NEAR = 150; // tokens around the query that are written out as text
 
@@ -19,6 +19,8 @@ function near(length, middle, most) {
   const first = clamp(middle - Math.floor(most / 2), 0, length - most);
   return [first, first + most];
 }
+// A weight in the least room.
+const brief = (weight) => (weight >= 0.005 ? weight.toFixed(2) : `${Number(weight.toPrecision(1))}`);
 const range = (first, after) => Array.from({ length: after - first }, (_, i) => first + i);
 
 export function linesOf(app, head) {
@@ -38,7 +40,7 @@ export function linesOf(app, head) {
 
   function draw() {
     const query = nearestQuery(head, Math.min(state.query, lengths[0] - 1)),
-      { top } = rowOf(head, query);
+      { known, top } = rowOf(head, query);
     const queries = range(...near(lengths[0], Math.min(state.middle, lengths[0] - 1), ALL));
     const around = range(...near(lengths[1], same ? state.middle : (top[0]?.key ?? 0), ALL));
     const keys = [...new Set([...around, ...top.map((each) => each.key)])].sort((a, b) => a - b);
@@ -47,37 +49,45 @@ export function linesOf(app, head) {
     const rowOfKey = new Map(keys.map((key, row) => [key, row])),
       width = canvas.clientWidth || 120;
     canvas.style.height = `${PITCH * Math.max(queries.length, keys.length)}px`;
+    const most = app.most(head),
+      strength = (weight) => Math.min(1, weight / most);
     const lines = queries.flatMap((from, row) => {
-      const { known, top: strongest } = rowOf(head, from),
+      const { known: own, top: strongest } = rowOf(head, from),
         least = Math.min(FAINTEST, strongest[0]?.weight / 2);
       return keys
-        .filter((key) => known.get(key) >= least)
+        .filter((key) => own.get(key) >= least)
         .map((key) => {
-          const weight = known.get(key),
+          const weight = own.get(key),
             y1 = PITCH * (row + 0.5),
             y2 = PITCH * (rowOfKey.get(key) + 0.5),
-            own = from === query;
+            isAsked = from === query;
           return svg("path", {
             d: `M0 ${y1} C ${width / 2} ${y1} ${width / 2} ${y2} ${width} ${y2}`,
-            class: own ? (key === state.key ? "asked" : "own") : "other",
-            "stroke-width": own ? 1 + 3 * weight : 1,
-            "stroke-opacity": (own ? 1 : 0.3) * Math.sqrt(weight),
+            class: isAsked ? (key === state.key ? "asked" : "own") : "other",
+            "stroke-width": isAsked ? 1 + 3 * strength(weight) : 1,
+            "stroke-opacity": (isAsked ? 1 : 0.3) * Math.sqrt(strength(weight)),
           });
         });
     });
     canvas.replaceChildren(...lines);
-    const weights = new Map(top.map((each) => [each.key, each.weight]));
+    // Every key is as dark as its weight; the strongest, and no others, have it in figures too.
+    const figures = new Set(top.map((each) => each.key));
+    let unknown = false;
     for (const token of right.children) {
       const key = Number(token.dataset.token),
-        weight = weights.get(key);
-      token.lastChild.textContent = weight == null ? "" : ` ${weight.toFixed(2)}`;
-      token.style.background = weight == null ? "" : app.scale.css(weight);
-      token.style.color = weight == null ? "" : app.scale.ink(weight);
+        weight = known.get(key);
+      unknown ||= weight == null;
+      token.lastChild.textContent = figures.has(key) ? ` ${brief(weight)}` : "";
+      token.style.background = weight > 0 ? app.scale.css(weight, most) : "";
+      token.style.color = weight > 0 ? app.scale.ink(weight, most) : "";
+      token.classList.toggle("unknown", weight == null);
     }
-    note.textContent =
+    note.textContent = [
       queries.length < lengths[0]
         ? `Queries ${queries[0]} to ${queries.at(-1)} of ${lengths[0]}, keys near them and the strongest. The wheel moves on.`
-        : "";
+        : "",
+      unknown ? "Weights on the keys in grey were not kept." : "",
+    ].join(" ");
   }
 
   function column(root, tokens, texts, current, kind) {
@@ -117,13 +127,10 @@ export function linesOf(app, head) {
   };
   element.onwheel = (event) => {
     if (lengths[0] <= ALL) return;
+    const middle = clamp(state.middle + Math.sign(event.deltaY) * 3, 0, lengths[0] - 1);
+    if (middle === state.middle) return; // at its end the page scrolls on
     event.preventDefault();
-    app.look(
-      state.query,
-      state.key,
-      head,
-      clamp(state.middle + Math.sign(event.deltaY) * 3, 0, lengths[0] - 1),
-    );
+    app.look(state.query, state.key, head, middle);
   };
   return { element, draw };
 }
@@ -189,8 +196,8 @@ export function textOf(app, head) {
       for (const token of line.children) {
         const i = Number(token.dataset.token),
           weight = areKeys ? row.known.get(i) : null;
-        token.style.background = weight > 0 ? app.scale.css(weight) : "";
-        token.style.color = weight > 0 ? app.scale.ink(weight) : "";
+        token.style.background = weight > 0 ? app.scale.css(weight, app.most(head)) : "";
+        token.style.color = weight > 0 ? app.scale.ink(weight, app.most(head)) : "";
         token.title = weight == null ? `${i}` : `${i}: ${weight.toFixed(4)}`;
         token.classList.toggle("current", areQueries && i === query);
         token.classList.toggle("found", app.isFound(texts[i]));
