@@ -114,7 +114,8 @@ def test_a_report_is_written_as_a_page_too(file, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{}:leaky", "--html", "report.txt"], "path must end in .html and lie in a folder"),
+        (["{}:leaky", "--html", "report.txt"], "path must end in one of .html"),
+        (["{}:raises", "--json", "nowhere/a.json"], "path must lie in a folder that exists"),
         (["{}:raises"], "raised ValueError: no weights today"),
         (["{}:nobody"], "which .*models.py does not have. It has .*healthy"),
         (["{}:number"], "must be a torch.nn.Module or a factory of one; got number=int"),

@@ -13,7 +13,7 @@ from manyheads.cli.signature import check_inputs
 from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
 from manyheads.errors import ExamineError, nearest
-from manyheads.lens.saving import page_path
+from manyheads.files import PAGES, check_path, write_text
 
 
 def doctor(
@@ -56,7 +56,10 @@ def doctor(
             "CODE one of them."
         )
     # Refused before a minute is spent on what to write.
-    page = None if html is None else page_path(html, "report.html")
+    if json is not None:
+        check_path(json, example="report.json")
+    if html is not None:
+        check_path(html, example="report.html", endings=PAGES)
     torch.manual_seed(seed)
     model, example, source = find(target)
     if inputs:
@@ -66,9 +69,9 @@ def doctor(
     report = examine(model, *args, facts=facts_of(fact or []), **kwargs)
     say(report.__rich__())
     if json is not None:
-        json.write_text(report.to_json() + "\n", encoding="utf-8")
-    if page is not None:
-        report.write_html(page)
+        write_text(json, report.to_json() + "\n")
+    if html is not None:
+        report.write_html(html)
     return 0 if report.healthy else FAILED
 
 

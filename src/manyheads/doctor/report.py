@@ -10,6 +10,7 @@ from torch import nn
 
 from manyheads.doctor.check import Finding, Verdict
 from manyheads.doctor.facts import Facts
+from manyheads.files import PAGES, check_path, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -96,10 +97,9 @@ class Report:
         Raises:
             OptionError: If the path is no page's.
         """
-        from manyheads.lens.saving import page_path, save_page
-
-        target = page_path(path, "report.html")
-        return save_page(target, self.to_html())
+        target = check_path(path, example="report.html", endings=PAGES)
+        write_text(target, self.to_html())
+        return target
 
     def __repr__(self) -> str:
         return f"Report({': '.join([self.headline, *filter(None, [', '.join(self.codes)])])})"
