@@ -25,6 +25,7 @@ import manyheads as mh
 from benchmarks.benchmark import Row
 from benchmarks.report import RESULTS, shown, table
 from benchmarks.rounds import Contender, interleave
+from manyheads.files import write_text
 from manyheads.functional import BACKENDS, Call, Result
 from manyheads.laws import SUITES, Convention, LawBroken, check_attention
 from manyheads.laws.backend import BRIEF, Trial
@@ -222,11 +223,11 @@ def describe(device: str) -> dict[str, str]:
 def write(held: Sequence[Row], timed: Sequence[Row], about: dict[str, str], folder: Path) -> None:
     """Write ``gpu.json`` and ``gpu.md``."""
     told = {"about": about, "laws": list(held), "speeds": list(timed)}
-    (folder / "gpu.json").write_text(json.dumps(told, indent=1) + "\n")
+    write_text(folder / "gpu.json", json.dumps(told, indent=1) + "\n")
     lines = ["# gpu", "", "Laws and speeds of every backend on one device.", ""]
     lines += [", ".join(f"{name} {value}" for name, value in about.items()) + ".", ""]
     lines += [*table(held), "", *table(timed), ""]
-    (folder / "gpu.md").write_text("\n".join(lines))
+    write_text(folder / "gpu.md", "\n".join(lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

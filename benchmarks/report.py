@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.benchmark import Benchmark, Goal, Row
 from benchmarks.machine import Machine
+from manyheads.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -31,10 +32,8 @@ def join(benchmark: Benchmark, rows: Sequence[Row], row: Row) -> list[Row]:
 def write(
     benchmark: Benchmark, rows: Sequence[Row], machine: Machine, folder: Path = RESULTS
 ) -> None:
-    """Write ``NAME.json`` and ``NAME.md``, the first so that no crash leaves half a file."""
-    folder.mkdir(exist_ok=True)
+    """Write ``NAME.json`` and ``NAME.md``."""
     path = folder / f"{benchmark.name}.json"
-    half = path.with_suffix(".part")
     goals = benchmark.judge(rows)
     told = {
         "question": benchmark.question,
@@ -42,9 +41,8 @@ def write(
         "goals": [{**vars(goal)} for goal in goals],
         "rows": list(rows),
     }
-    half.write_text(json.dumps(told, indent=1) + "\n")
-    half.replace(path)
-    path.with_suffix(".md").write_text(page(benchmark, rows, goals, machine))
+    write_text(path, json.dumps(told, indent=1) + "\n")
+    write_text(path.with_suffix(".md"), page(benchmark, rows, goals, machine))
 
 
 def page(benchmark: Benchmark, rows: Sequence[Row], goals: Sequence[Goal], machine: Machine) -> str:

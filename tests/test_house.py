@@ -29,7 +29,7 @@ laws
 cache
 functional
 masks positions
-shapes
+shapes files
 errors extras
 """
 HEIGHT = {part: -row for row, line in enumerate(ROWS.split("\n")) for part in line.split()}

@@ -13,13 +13,27 @@ def install_line(extra: str) -> str:
         >>> install_line("plots").startswith('pip install "matplotlib')
         True
     """
+    wanted = requirements().get(extra) or [f".[{extra}]"]
+    return "pip install " + " ".join(f'"{package}"' for package in wanted)
+
+
+def requirements() -> dict[str, list[str]]:
+    """What each extra asks for as pip takes it; by "", what the package itself asks for.
+
+    Returns:
+        Nothing where the package is no installed one, but a checkout that was put on the path.
+
+    Example:
+        >>> requirements().keys() >= {"plots", "training"}
+        True
+    """
     try:
-        required = metadata.requires("manyheads") or []
-    except metadata.PackageNotFoundError:  # a checkout that was put on the path
-        required = []
-    wanted = [
-        package.strip()
-        for package, _, marker in (line.partition(";") for line in required)
-        if marker.strip() == f"extra == '{extra}'"
-    ]
-    return "pip install " + " ".join(f'"{package}"' for package in wanted or [f".[{extra}]"])
+        lines = metadata.requires("manyheads") or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    wanted: dict[str, list[str]] = {}
+    for line in lines:
+        package, _, marker = line.partition(";")
+        extra = marker.strip().removeprefix("extra == ").strip("'\"")
+        wanted.setdefault(extra, []).append(package.strip())
+    return wanted

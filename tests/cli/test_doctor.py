@@ -58,6 +58,11 @@ def neighbours():
     return Turned("interleaved"), (torch.randn(2, 9, 16),)
 
 
+class Crossed(torch.nn.Module):
+    def forward(self, x: torch.Tensor, context, *, padding_mask, positions=None):
+        return x
+
+
 leaky = Leaky()
 number = 3
 example = (torch.randn(2, 6, 8),)
@@ -109,13 +114,29 @@ def test_a_report_is_written_as_a_page_too(file, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{}:leaky", "--html", "report.txt"], "path must end in .html and lie in a folder"),
+        (["{}:leaky", "--html", "report.txt"], "path must end in one of .html"),
+        (["{}:raises", "--json", "nowhere/a.json"], "path must lie in a folder that exists"),
         (["{}:raises"], "raised ValueError: no weights today"),
         (["{}:nobody"], "which .*models.py does not have. It has .*healthy"),
         (["{}:number"], "must be a torch.nn.Module or a factory of one; got number=int"),
         (["{}"], "target must be file.py:name"),
         (["nowhere.py:model"], "must be a file that can be run"),
         (["{}:leaky", "--inputs", "2x9x7"], "model must answer its example input"),
+        (
+            ["{}:Crossed", "--inputs", "2x9x8"],
+            re.escape(
+                "--inputs must give what forward(x, context, *, padding_mask, positions=None) "
+                "needs; got x (missing a required argument: 'context'). Write --inputs x=2x9x8 "
+                "context=2x9x8 padding_mask=2x9:2, for one; a name in the file gives any other "
+                "value, such as a mask of bools."
+            ),
+        ),
+        (
+            ["{}:Crossed", "--inputs", "2x9:4", "2x5:7", "2x2", "2x2"],
+            r"got x, context, padding_mask, positions \(too many positional arguments\)",
+        ),
+        (["{}:healthy", "--fact", "padding=typo"], "padding must name an argument of the model"),
+        (["{}:healthy", "--fact", "casual=True"], "Did you mean 'causal'?"),
         (["{}:leaky", "--inputs", "some"], "--inputs must be a shape such as 2x13x24"),
         (["{}:leaky", "--inputs", "0x9x8"], "--inputs must be a shape such as 2x13x24"),
         (["{}:leaky", "--inputs", "2x9:0"], "--inputs must be a shape such as 2x13x24"),

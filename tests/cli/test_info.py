@@ -1,12 +1,18 @@
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
 
 import torch
 
 import manyheads
 from manyheads.cli import main
 from manyheads.cli.info import facts
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_info_prints_versions_device_threads_and_kernels(capsys):
@@ -32,5 +38,17 @@ def test_the_facts_need_no_extra_and_name_no_path_user_or_host():
 
 
 def test_a_package_that_is_missing_is_named_with_its_cure(monkeypatch):
-    monkeypatch.setattr("manyheads.cli.info.PACKAGES", {"plots": ("no-such-package",)})
-    assert 'not installed (pip install "matplotlib' in facts()
+    monkeypatch.setattr("manyheads.cli.info.requirements", lambda: {"": ["no-such-package>=2"]})
+    assert 'no-such-package  not installed (pip install "no-such-package>=2")' in facts()
+
+
+def test_every_package_of_every_extra_is_told_once(monkeypatch):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    # As an installer writes it down; what is installed here may be of an earlier day.
+    lines = [f"{line}; extra == '{extra}'" for extra, lines in extras.items() for line in lines]
+    monkeypatch.setattr(metadata, "requires", lambda _: project["dependencies"] + lines)
+    told = [line.split()[0] for line in facts().splitlines()]
+    wanted = {re.split(r"[\[<>=;]", line)[0] for line in project["dependencies"] + lines}
+    assert {"torch", "transformers", "anywidget"} <= wanted
+    assert all(told.count(package) == 1 for package in wanted)

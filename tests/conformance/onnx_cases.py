@@ -80,3 +80,13 @@ def _tensor(value: np.ndarray) -> Tensor:
     if value.dtype.name == "bfloat16":  # a dtype that numpy borrows and torch does not read
         return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(value))
+
+
+def named(case: Case) -> str:
+    """What pytest calls a test of a case."""
+    return case.name
+
+
+def split(x: Tensor, num_heads: int | None) -> Tensor:
+    """(batch, length, heads * width) with its heads apart, as ours are; others as they are."""
+    return x if num_heads is None else x.unflatten(-1, (num_heads, -1)).transpose(1, 2)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conformance.onnx_cases import Case, cases
+from tests.conformance.onnx_cases import Case, cases, named, split
 from torch import Tensor
 
 import manyheads as mh
@@ -26,10 +26,6 @@ KNOWN = {
     *("q_num_heads", "kv_num_heads", "scale", "softcap", "is_causal", "qk_matmul_output_mode"),
     *("left_window_size", "right_window_size", "softmax_precision"),
 }
-
-
-def named(case: Case) -> str:
-    return case.name
 
 
 @dataclass(frozen=True)
@@ -109,10 +105,6 @@ def as_ours(case: Case) -> Ours:
     if attributes.get("softmax_precision") == onnx.TensorProto.DOUBLE:
         q, k, v = q.double(), k.double(), v.double()
     return Ours(q, k, v, options)
-
-
-def split(x: Tensor, num_heads: int | None) -> Tensor:
-    return x if num_heads is None else x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 def merged(case: Case, output: Tensor) -> Tensor:

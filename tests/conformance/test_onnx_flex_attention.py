@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from tests.conformance.onnx_cases import Case, cases
+from tests.conformance.onnx_cases import Case, cases, named
 from torch import Tensor
 
 import manyheads as mh
@@ -19,10 +19,6 @@ from manyheads.errors import BackendError
 
 CASES = cases("FlexAttention")
 MODIFIED = [case for case in CASES if "mod" in " ".join(case.attributes)]
-
-
-def named(case: Case) -> str:
-    return case.name
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conformance.onnx_cases import Case, cases
+from tests.conformance.onnx_cases import Case, cases, named, split
 from torch import Tensor
 
 import manyheads as mh
@@ -17,10 +17,6 @@ from manyheads.functional import linear_attention_with_state, recurrent_attentio
 CASES = cases("LinearAttention")
 LINEAR = [case for case in CASES if case.attributes.get("update_rule") == b"linear"]
 KNOWN = {"update_rule", "q_num_heads", "kv_num_heads", "scale", "chunk_size"}
-
-
-def named(case: Case) -> str:
-    return case.name
 
 
 @dataclass(frozen=True)
@@ -62,10 +58,6 @@ def as_ours(case: Case) -> Ours:
         options["scale"] = attributes["scale"]
     # chunk_size says how to compute, not what.
     return Ours(q, k, v, options)
-
-
-def split(x: Tensor, num_heads: int) -> Tensor:
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 def merged(output: Tensor) -> Tensor:

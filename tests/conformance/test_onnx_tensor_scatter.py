@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.conformance.onnx_cases import Case, cases
+from tests.conformance.onnx_cases import Case, cases, named
 from torch import Tensor
 
 import manyheads as mh
@@ -25,10 +25,6 @@ KINDS: dict[str, Callable[[], Cache]] = {
     "paged": lambda: mh.PagedCache(BlockPool(3)),
     "quantized, recent": mh.QuantizedCache,
 }
-
-
-def named(case: Case) -> str:
-    return case.name
 
 
 def heads(x: Tensor) -> Tensor:

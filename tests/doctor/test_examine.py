@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 from tests.museum.exhibit import LENGTH, WIDTH, WORDS, ids, stream
+from tests.museum.layers import HiddenPast
 from tests.museum.masks import Shifted, style
 from tests.museum.styles import Block, Cross, Fused, Matmul, Writer
 from torch import Tensor, nn
@@ -44,6 +45,25 @@ def test_causes_come_before_their_symptoms() -> None:
     assert report.codes == ("mask_inverted",)
     assert "future_leak" in report.findings[0].symptoms
     assert report.verdict("future_leak").says == "fail"
+
+
+def test_layers_that_show_the_same_are_one_finding_with_their_places() -> None:
+    class Unscaled(Fused):
+        def scale(self, q: Tensor) -> float:
+            return 1.0
+
+    report = examine(Writer(*(Unscaled(True) for _ in range(5))), ids(), facts=Facts(causal=True))
+    assert report.codes == ("scale_missing",)
+    places = [f"layers.{layer}.attention" for layer in range(3)]
+    assert report.findings[0].where == f"{'; '.join(places)} and 2 more"
+
+
+def test_a_query_that_sees_no_key_is_named_where_nan_comes_of_it() -> None:
+    (found,) = examine(HiddenPast(), stream()).findings
+    assert found.code == "nan_origin"
+    assert found.cure.startswith(
+        "Query 10 of layers.0.self_attn sees no key: is its mask the wrong way round?"
+    )
 
 
 def test_causality_is_inferred_from_a_faulty_model_too() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.museum import places
 from torch import Tensor, nn
 
 import manyheads as mh
@@ -76,3 +77,9 @@ def test_a_model_that_names_no_queries_cannot_be_laid_out_anew() -> None:
         bare, torch.randn(2, 9, 16), facts=Facts(reference=Other("doubles"), head_dim=8)
     )
     assert "names no weights of queries and keys" in report.verdict("rope_pairs_mixed").reason
+
+
+def test_features_that_rotary_leaves_alone_keep_their_order() -> None:
+    broken = next(each for each in places.BROKEN if each.name == "neighbours-partly")
+    (found,) = examine(broken.build(), *broken.args, facts=broken.facts).findings
+    assert found.unit.endswith("are neighbours in the 4 of 6 features that rotary turns")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.museum.exhibit import ids, stream
+from tests.museum.exhibit import LENGTH, ids, stream
 from tests.museum.masks import KEEP, REAL, OneHead, Shifted, Wider, style
 from tests.museum.scores import Unscaled
 from tests.museum.styles import Fused, Matmul, Writer
@@ -125,9 +125,8 @@ def test_a_page_is_written_whole_or_not_at_all(leak: Report, tmp_path: Path) -> 
     path = leak.write_html(tmp_path / "report.html")
     assert path.read_text(encoding="utf-8") == leak.to_html()
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
-    for wrong in (tmp_path / "report.txt", tmp_path / "nowhere" / "report.html"):
-        with pytest.raises(OptionError, match=r"path must end in .html and lie in a folder that"):
-            leak.write_html(wrong)
+    with pytest.raises(OptionError, match=r"path must end in one of .html, .htm; got path="):
+        leak.write_html(tmp_path / "report.txt")
 
 
 def test_without_matplotlib_the_page_says_how_to_get_pictures(
@@ -153,3 +152,24 @@ class Peeks(nn.Module):
 def test_what_makes_no_attention_has_the_picture_from_outside_alone() -> None:
     report = examine(Peeks(), stream(), facts=Facts(causal=True))
     assert [each.title for each in report.findings[0].pictures] == ["what each output reads"]
+
+
+def test_an_argument_that_no_fact_speaks_of_is_named() -> None:
+    class Masked(Fused):
+        def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+            return super().forward(x, keep)
+
+    keep = torch.ones(2, LENGTH, dtype=torch.bool)
+    report = examine(Masked(), stream(), keep)
+    assert report.unread == ("keep",)
+    assert str(report).endswith("Left as given, for no fact says what it is: keep.")
+    assert report.to_dict()["unread"] == ["keep"]
+    assert "<code>left as given</code></td><td><code>keep</code>" in report.to_html()
+    known = examine(Masked(), stream(), keep, facts=Facts(padding="keep", real=True))
+    assert known.unread == ()
+    assert "Left as given" not in str(known)
+
+
+def test_a_report_is_short_where_it_is_not_printed(leak: Report) -> None:
+    assert repr(leak) == f"Report({leak.headline}: future_leak)"
+    assert repr(examine(Fused(), stream())) == "Report(Fused: nothing found)"

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from tests.functional.largest import Largest
 
 import manyheads as mh
-from manyheads.functional.fused import lower, written_shape
+from manyheads.functional.lowering import lower, written_shape
 
 Q, K = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8)
 
@@ -83,21 +84,9 @@ BIG_BIRD = mh.Window(65) | mh.Global(0) | mh.RandomBlocks(2, 64, length=4096)
     ids=str,
 )
 def test_nothing_is_written_out_to_tell_what_would_be(options: dict[str, object]) -> None:
-    most = 0
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        only_watches = True
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal most
-            result = function(*args, **(kwargs or {}))
-            for leaf in torch.utils._pytree.tree_leaves(result):
-                most = max(most, leaf.numel() if isinstance(leaf, torch.Tensor) else 0)
-            return result
-
-    with Watch():
+    with Largest() as most:
         table = mh.explain(LONG, LONG, LONG, **options, verbose=False)  # type: ignore[arg-type]
-    assert most <= 2**21 < 4096**2 / 4
+    assert most.numel <= 2**21 < 4096**2 / 4
     told = {row.backend: row.extra_bytes for row in table.rows}
     assert told["fused"] is None or told["fused"] > 4 * 4096**2
 

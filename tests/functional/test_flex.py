@@ -178,7 +178,7 @@ def test_compiled_for_the_cpu_it_gives_the_answer_of_the_reference() -> None:
         ({"sink_logits": torch.zeros(4)}, "no log-sum-exp on the CPU", "leave lse and sink"),
         ({"grad": True}, "no gradient on the CPU", "under torch.no_grad"),
         ({"dtype": torch.float64}, "no kernel for float64", "convert q, k and v to float32"),
-        ({"device": "meta"}, "no kernel for meta", "move q, k and v to CUDA"),
+        ({"device": "meta"}, "on the CPU and CUDA, not on meta", "make them on CUDA"),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_its_cure(

@@ -95,13 +95,24 @@ def test_state_dicts_and_functional_calls_hold_all_there_is(module: Attends) -> 
 def test_compiled_without_a_break_it_is_the_same(module: Attends) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    for length in (4, 6) if module.name == "attention" else (4,):
-        x, context = inputs(length)
-        x.requires_grad_()
-        out = compiled(x, context)
-        assert_close(out, module(x, context))
-        (gradient,) = torch.autograd.grad(out.sum(), x)
-        assert_close(gradient, torch.autograd.grad(module(x, context).sum(), x)[0])
+    assert_equal_with_gradients(compiled, module, 4)
+
+
+def test_compiled_it_takes_another_length() -> None:
+    torch._dynamo.reset()
+    module = Attends("attention").eval()
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    for length in (4, 6):
+        assert_equal_with_gradients(compiled, module, length)
+
+
+def assert_equal_with_gradients(compiled: nn.Module, module: nn.Module, length: int) -> None:
+    x, context = inputs(length)
+    x.requires_grad_()
+    out, right = compiled(x, context), module(x, context)
+    assert_close(out, right)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert_close(gradient, torch.autograd.grad(right.sum(), x)[0])
 
 
 def test_exported_it_serves_every_length(module: Attends) -> None:

@@ -258,9 +258,9 @@ def test_a_call_that_has_no_picture_is_refused():
 
 def test_what_cannot_be_written_is_refused(tmp_path):
     found = [portray(call) for call in watched(3)]
-    with pytest.raises(OptionError, match=r"path must end in \.html"):
+    with pytest.raises(OptionError, match=r"path must end in one of \.html"):
         write_page(found, list("abc"), path=tmp_path / "heads.png")
-    with pytest.raises(OptionError, match=r"path must end in \.html"):
+    with pytest.raises(OptionError, match=r"path must lie in a folder that"):
         write_page(found, list("abc"), path=tmp_path / "nowhere" / "heads.html")
     with pytest.raises(OptionError, match="portraits must hold"):
         write_page([], [], path=tmp_path / "heads.html")

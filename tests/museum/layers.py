@@ -278,6 +278,21 @@ class LogOfZero(nn.Module):
         return self.block((x - x).log() * 0)
 
 
+class HiddenPast(nn.Module):
+    """A lower triangle where True hides, as in torch's layers: the last token sees nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, batch_first=True) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril())
+        return x
+
+
 class EmptyRows(nn.Module):
     """A softmax over -inf alone, in an ordinary call."""
 
@@ -402,6 +417,7 @@ BROKEN = [
     layer("spare-layer", SpareLayer, "unused_parameters"),
     layer("log-of-zero", LogOfZero, "nan_origin"),
     layer("empty-rows", EmptyRows, "nan_origin"),
+    layer("hidden-past-torch", HiddenPast, "nan_origin"),
     writes("tied", Loud, "init_loss"),
     writes("head", LoudHead, "init_loss"),
     layer("scaled-in-training", ScaledInTraining, "train_eval_mismatch"),

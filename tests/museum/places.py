@@ -129,6 +129,43 @@ class PackedNeighbours(Packed):
     rotate = staticmethod(neighbours)
 
 
+TURNED = 4
+"""Features of a head that rotary turns where it turns a part of them, from the first on."""
+
+
+class Partly:
+    """Positions turn the first features of each head, and leave the others as they are."""
+
+    def turn(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return partly(rotate, q), partly(rotate, k), v
+
+
+class PartlyNeighbours:
+    def turn(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return partly(neighbours, q), partly(neighbours, k), v
+
+
+def partly(turn: Any, x: Tensor) -> Tensor:
+    return torch.cat([turn(x[..., :TURNED]), x[..., TURNED:]], dim=-1)
+
+
+class PackedByHead(nn.Module):
+    """One projection that holds query, key and value of one head after another, as GPT-NeoX."""
+
+    def __init__(self, turn: Any = rotate) -> None:
+        super().__init__()
+        self.query_key_value, self.dense = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.turn = turn
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.query_key_value(x).unflatten(-1, (HEADS, 3, -1)).transpose(1, 2)
+        q, k, v = made.unbind(dim=3)
+        scores = partly(self.turn, q) @ partly(self.turn, k).mT * q.shape[-1] ** -0.5
+        ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        mixed = scores.masked_fill(ahead, -torch.inf).softmax(dim=-1) @ v
+        return self.dense(mixed.transpose(1, 2).flatten(2))
+
+
 def weighted(build: Any) -> Any:
     """The same weights for whatever has the same shapes."""
 
@@ -149,6 +186,8 @@ def writer(*attentions: Any) -> Any:
 HALVES = style(Matmul, Rotated, causal=True)
 RIGHT = Facts(causal=True, reference=weighted(HALVES)())
 RIGHT_PACKED = Facts(causal=True, reference=weighted(Packed)())
+RIGHT_PARTLY = Facts(causal=True, reference=weighted(style(Matmul, Partly, causal=True))())
+RIGHT_BY_HEAD = Facts(causal=True, reference=weighted(PackedByHead)())
 RIGHT_WRITER = Facts(causal=True, reference=writer(HALVES, HALVES)())
 
 
@@ -297,6 +336,10 @@ BROKEN = [
     layer("neighbours-einsum", weighted(style(Einsum, Neighbours, causal=True)),
           "rope_pairs_mixed", RIGHT),
     layer("neighbours-packed", weighted(PackedNeighbours), "rope_pairs_mixed", RIGHT_PACKED),
+    layer("neighbours-partly", weighted(style(Fused, PartlyNeighbours, causal=True)),
+          "rope_pairs_mixed", RIGHT_PARTLY),
+    layer("neighbours-packed-by-head", weighted(lambda: PackedByHead(neighbours)),
+          "rope_pairs_mixed", RIGHT_BY_HEAD),
     Exhibit("neighbours-writer", writer(*[style(Fused, Neighbours, causal=True)] * 2), (ids(),), {},
             RIGHT_WRITER, "rope_pairs_mixed"),
     layer("scaled-behind-matmul", style(Matmul, ScaledBehind), "weights_not_one"),
@@ -325,4 +368,7 @@ HEALTHY = [
     Exhibit("mean-of-real", MeanOfReal, (stream(),), PADDED, REAL),
     layer("rotary-of-the-reference", weighted(style(Fused, Rotated, causal=True)), facts=RIGHT),
     layer("packed-of-the-reference", weighted(Packed), facts=RIGHT_PACKED),
+    layer("partly-of-the-reference", weighted(style(Matmul, Partly, causal=True)),
+          facts=RIGHT_PARTLY),
+    layer("packed-by-head-of-the-reference", weighted(PackedByHead), facts=RIGHT_BY_HEAD),
 ]  # fmt: skip

@@ -64,12 +64,14 @@ def write(rows: list[Row]) -> None:
 def main(anew: bool) -> None:
     """Examine, one exhibit after another, on one core."""
     torch.set_num_threads(1)
+    exhibits = {str(each): each for each in (*BROKEN, *HEALTHY, *PUBLISHED)}
     known = read() if PATH.exists() and not anew else {}
-    rows = []
-    for exhibit in (*BROKEN, *HEALTHY, *PUBLISHED):
-        rows.append(known.get(str(exhibit)) or row(exhibit))
-        print(rows[-1]["name"], rows[-1]["found"], rows[-1]["seconds"], flush=True)
-    write(rows)
+    for name, exhibit in exhibits.items():
+        if name not in known:
+            known[name] = row(exhibit)
+            # As they come, so that a run that fails goes on where it stood, without --all.
+            write([known[each] for each in exhibits if each in known])
+        print(name, known[name]["found"], known[name]["seconds"], flush=True)
 
 
 if __name__ == "__main__":

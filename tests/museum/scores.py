@@ -21,6 +21,13 @@ class ByModel:
         return WIDTH**-0.5
 
 
+class ByWholeWidth:
+    """Divided by the width of the model, and not even by its root."""
+
+    def scale(self, q: Tensor) -> float:
+        return 1 / WIDTH
+
+
 class Multiplied:
     def scale(self, q: Tensor) -> float:
         return q.shape[-1] ** 0.5
@@ -29,6 +36,18 @@ class Multiplied:
 class Divided:
     def scale(self, q: Tensor) -> float:
         return 1 / q.shape[-1]
+
+
+class MultipliedByWidth:
+    def scale(self, q: Tensor) -> float:
+        return WIDTH**0.5
+
+
+class ScaledByBoth(Fused):
+    """Queries are scaled by the width of the model before a function that scales by a head's."""
+
+    def turn(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return q * WIDTH**-0.5, k, v
 
 
 class ScaledBefore(Fused):
@@ -144,7 +163,10 @@ BROKEN = [
             (ids(),), {}, CAUSAL, "scale_missing"),
     layer("matmul", style(Matmul, ByModel), "scale_d_model"),
     layer("fused-block", lambda: Block(style(Fused, ByModel)()), "scale_d_model"),
+    layer("whole-width-einsum", style(Einsum, ByWholeWidth), "scale_d_model"),
     layer("einsum", style(Einsum, Divided), "scale_twice"),
+    layer("both-widths-fused", ScaledByBoth, "scale_twice"),
+    layer("width-matmul", style(Matmul, MultipliedByWidth), "scale_inverse"),
     layer("fused", ScaledBefore, "scale_twice"),
     layer("matmul", style(Matmul, Multiplied), "scale_inverse"),
     layer("fused", style(Fused, Multiplied), "scale_inverse"),

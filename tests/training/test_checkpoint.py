@@ -13,7 +13,8 @@ from torch import nn
 from manyheads.errors import CheckpointError, OptionError
 from manyheads.models import Transformer
 from manyheads.tasks import Copy
-from manyheads.training import Trained, files, load, load_weights, plain_names, save, small_config
+from manyheads.training import Trained, load, load_weights, plain_names, save, small_config
+from manyheads.training.tensors import write_tensors
 
 TASK = Copy(letters="abc月", max_length=4)
 
@@ -56,7 +57,7 @@ def test_a_save_killed_halfway_leaves_the_earlier_model(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", die)
+        patch.setattr(os, "replace", die)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, trained())
     again = load(tmp_path).model.state_dict()
@@ -76,7 +77,7 @@ def test_a_save_killed_between_its_two_files_leaves_the_new_model(
 
     wider = trained(num_decoder_layers=2)
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", die)
+        patch.setattr(os, "replace", die)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, wider)
     assert load(tmp_path).model.config == wider.model.config
@@ -200,10 +201,10 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_does_not_describe_itself_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    files.write_tensors(path, {"a": torch.ones(1)}, {"format": "manyheads-resume-1"})
+    write_tensors(path, {"a": torch.ones(1)}, {"format": "manyheads-resume-1"})
     with pytest.raises(CheckpointError, match=r"of the format manyheads-model-1; got format="):
         load(tmp_path)
-    files.write_tensors(path, {"a": torch.ones(1)}, {"format": "manyheads-model-1"})
+    write_tensors(path, {"a": torch.ones(1)}, {"format": "manyheads-model-1"})
     with pytest.raises(CheckpointError, match=r"must describe itself in full; got path=.*'model'"):
         load(tmp_path)
 

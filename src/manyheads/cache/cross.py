@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from manyheads.cache.base import Cache, check_pair, check_rows
+from manyheads.cache.base import Cache
 from manyheads.cache.cached import Cached
+from manyheads.cache.checks import check_pair, check_rows
 from manyheads.errors import CacheError
 from manyheads.masks import Tokens
 

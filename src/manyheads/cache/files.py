@@ -1,7 +1,6 @@
 """A cache in a file, whole or not there: tensors as they are, the rest as JSON, and no code."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,13 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import CacheError
+from manyheads.files import write_whole
 
 _KEY = "manyheads.cache"
 
 
 def write(path: Path, kind: str, state: dict[str, Any]) -> None:
-    """Write the state of a cache beside its place, then move it there in one step.
+    """Write the state of a cache, whole or not at all.
 
     Args:
         path: Where the file shall stand.
@@ -25,15 +25,8 @@ def write(path: Path, kind: str, state: dict[str, Any]) -> None:
 
     tensors: dict[str, Tensor] = {}
     note = {"kind": kind, "state": _encode(state, "state", tensors)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.touch()
-    rights = unfinished.stat().st_mode
-    save_file(tensors, unfinished, metadata={_KEY: json.dumps(note)})
-    unfinished.chmod(rights)  # safetensors gives them to the owner alone, whatever the umask says
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())  # the bytes before the name: a power cut leaves no empty file
-    os.replace(unfinished, path)
+    text = json.dumps(note)
+    write_whole(path, lambda file: save_file(tensors, file, metadata={_KEY: text}))
 
 
 def read(

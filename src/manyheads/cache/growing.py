@@ -5,15 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.cache.base import (
-    Cache,
+from manyheads.cache.base import Cache
+from manyheads.cache.cached import Cached
+from manyheads.cache.checks import (
     check_count_held,
     check_filled,
     check_match,
     check_pair,
     check_rows,
 )
-from manyheads.cache.cached import Cached
 from manyheads.masks import Tokens
 from manyheads.masks.facts import join
 

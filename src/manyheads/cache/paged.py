@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.cache.base import (
-    Cache,
+from manyheads.cache.base import Cache
+from manyheads.cache.blocks import BlockPool
+from manyheads.cache.cached import Cached
+from manyheads.cache.checks import (
     check_count_held,
     check_filled,
     check_kind,
@@ -17,8 +19,6 @@ from manyheads.cache.base import (
     check_pair,
     check_rows,
 )
-from manyheads.cache.blocks import BlockPool
-from manyheads.cache.cached import Cached
 from manyheads.cache.facts import beside
 from manyheads.errors import OptionError
 from manyheads.masks import Tokens

@@ -6,8 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from manyheads.cache.base import (
-    Cache,
+from manyheads.cache.base import Cache
+from manyheads.cache.cached import Cached
+from manyheads.cache.checks import (
     check_count_held,
     check_filled,
     check_kind,
@@ -16,7 +17,6 @@ from manyheads.cache.base import (
     check_pair,
     check_rows,
 )
-from manyheads.cache.cached import Cached
 from manyheads.cache.codes import Codes
 from manyheads.cache.facts import beside
 from manyheads.cache.rounded import Rounded

@@ -9,10 +9,11 @@ from rich.table import Table
 
 from manyheads.cli.console import say
 from manyheads.cli.failure import FAILED
+from manyheads.cli.signature import check_inputs
 from manyheads.cli.target import facts_of, find, guessed, inputs_of
 from manyheads.doctor import CHECKS, Check, examine
 from manyheads.errors import ExamineError, nearest
-from manyheads.lens.saving import page_path
+from manyheads.files import PAGES, check_path, write_text
 
 
 def doctor(
@@ -55,18 +56,22 @@ def doctor(
             "CODE one of them."
         )
     # Refused before a minute is spent on what to write.
-    page = None if html is None else page_path(html, "report.html")
+    if json is not None:
+        check_path(json, example="report.json")
+    if html is not None:
+        check_path(html, example="report.html", endings=PAGES)
     torch.manual_seed(seed)
     model, example, source = find(target)
     if inputs:
         example = inputs_of(inputs, source)
     args, kwargs = guessed(model) if example is None else example
+    check_inputs(model, args, kwargs)
     report = examine(model, *args, facts=facts_of(fact or []), **kwargs)
     say(report.__rich__())
     if json is not None:
-        json.write_text(report.to_json() + "\n", encoding="utf-8")
-    if page is not None:
-        report.write_html(page)
+        write_text(json, report.to_json() + "\n")
+    if html is not None:
+        report.write_html(html)
     return 0 if report.healthy else FAILED
 
 

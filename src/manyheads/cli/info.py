@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -9,18 +10,8 @@ from importlib.util import find_spec
 import torch
 
 from manyheads import __version__
-from manyheads.extras import install_line
+from manyheads.extras import requirements
 from manyheads.functional import BACKENDS
-
-# What is worth knowing the version of, by the extra that brings it.
-PACKAGES = {
-    "core": ("torch", "numpy", "safetensors", "jaxtyping"),
-    "cli": ("cyclopts", "rich"),
-    "plots": ("matplotlib",),
-    "fonts": ("manimgx-fonts", "noto-cjk-sans-jp-regular"),
-    "smollm2": ("gguf", "tokenizers"),
-    "training": ("lightning", "babel", "tensorboard"),
-}
 
 
 def info() -> None:
@@ -46,12 +37,17 @@ def _system() -> Iterator[tuple[str, str]]:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    for extra, packages in PACKAGES.items():
-        for package in packages:
+    """The core's, then those of each extra; one that several ask for is told once."""
+    wanted = requirements()
+    told = {"manyheads"}
+    for line in (line for extra in sorted(wanted) for line in wanted[extra]):
+        package = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        if package not in told:
+            told.add(package)
             try:
                 yield package, metadata.version(package)
             except metadata.PackageNotFoundError:
-                yield package, f"not installed ({install_line(extra)})"
+                yield package, f'not installed (pip install "{line}")'
 
 
 def _device() -> Iterator[tuple[str, str]]:

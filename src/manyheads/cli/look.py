@@ -10,8 +10,9 @@ from manyheads.cli.beside import see_all
 from manyheads.cli.console import say
 from manyheads.cli.seen import Seen
 from manyheads.cli.shades import heatmap
-from manyheads.cli.write_heads import PAGES, table, writer
+from manyheads.cli.write_heads import table, writer
 from manyheads.errors import OptionError
+from manyheads.files import PAGES
 from manyheads.lens import HeadSummary, Portrait
 
 look = App(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from manyheads.cli.folder import Example, load_folder
 from manyheads.doctor import Facts
-from manyheads.errors import ExamineError
+from manyheads.errors import ExamineError, nearest
 
 SHAPE = re.compile(r"([1-9]\d*(?:x[1-9]\d*)+)(?::([1-9]\d*))?")
 
@@ -104,9 +104,9 @@ def facts_of(texts: list[str]) -> Facts:
         name, equals, value = text.partition("=")
         if not equals or name not in Facts.__dataclass_fields__ or name == "cache":
             known = ", ".join(each for each in Facts.__dataclass_fields__ if each != "cache")
+            cure = nearest(name, Facts.__dataclass_fields__, "Write --fact causal=True.")
             raise ExamineError(
-                f"--fact must be name=value with a name of {known}; got --fact={text!r}. Write "
-                f"--fact causal=True."
+                f"--fact must be name=value with a name of {known}; got --fact={text!r}. {cure}"
             )
         if name == "reference":
             found[name] = find(value)[0]

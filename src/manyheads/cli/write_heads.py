@@ -4,18 +4,17 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from manyheads.cli.seen import Seen
-from manyheads.errors import OptionError
+from manyheads.files import PAGES, check_path, write_text, write_whole
 from manyheads.lens import HeadSummary, Portrait, draw_heads, write_page
-from manyheads.lens.paper import check_path
+from manyheads.lens.paper import picture_path
 from manyheads.lens.summary import between_texts
-
-PAGES = (".html", ".htm")
 
 
 def writer(path: Path, title: str) -> Callable[[Mapping[str, Seen]], object]:
@@ -25,15 +24,12 @@ def writer(path: Path, title: str) -> Callable[[Mapping[str, Seen]], object]:
     """
     ending = path.suffix.lower()
     if ending in PAGES:
+        check_path(path, example="heads.html")
         return lambda readings: _page(readings, path, title)
     if ending in _TABLES:
-        if not path.parent.is_dir():
-            raise OptionError(
-                f"path must lie in a folder that exists; got path={str(path)!r}. Make "
-                f"{str(path.parent)!r} first."
-            )
+        check_path(path, example="heads.csv")
         return lambda readings: _TABLES[ending](_first(readings), path)
-    check_path(path)
+    picture_path(path)
     return lambda readings: _picture(_first(readings), path, title)
 
 
@@ -83,17 +79,17 @@ def _json(seen: Seen, path: Path) -> None:
         "queries": seen.queries,
         "keys": seen.keys,
     }
-    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # for half a character
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 def _csv(seen: Seen, path: Path) -> None:
     records = [asdict(head) for head in table(seen)]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, [name for name in records[0] if name != "strongest"],
-                              extrasaction="ignore")  # fmt: skip
-        rows.writeheader()
-        rows.writerows(records)
+    names = [name for name in records[0] if name != "strongest"]
+    written = StringIO()
+    rows = csv.DictWriter(written, names, extrasaction="ignore")
+    rows.writeheader()
+    rows.writerows(records)
+    write_text(path, written.getvalue())
 
 
 def _npz(seen: Seen, path: Path) -> None:
@@ -103,7 +99,7 @@ def _npz(seen: Seen, path: Path) -> None:
         arrays[f"{each.layer}/rows"] = each.rows.numpy()
         arrays[f"{each.layer}/top_keys"] = each.top_keys.numpy()
         arrays[f"{each.layer}/top_weights"] = each.top_weights.numpy()
-    np.savez_compressed(path, **arrays)
+    write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
 _TABLES = {".json": _json, ".csv": _csv, ".npz": _npz}

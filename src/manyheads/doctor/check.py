@@ -1,6 +1,6 @@
 """What a check is, and what it can say."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +10,8 @@ from manyheads.doctor.patient import Patient
 from manyheads.doctor.picture import Picture
 
 Severity = Literal["error", "warning", "note"]
+PLACES = 3
+"""How many places a finding names."""
 
 
 class CannotTell(Exception):
@@ -25,12 +27,14 @@ class Sign:
         number: What was measured.
         unit: What the number counts.
         expected: What a healthy model would have shown.
+        advice: What to do in this case, before the general cure.
     """
 
     where: str
     number: float
     unit: str
     expected: str
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Check:
             return Verdict(self.code, "cannot tell", reason=raised)
         if not signs:
             return Verdict(self.code, "pass")
-        return Verdict(self.code, "fail", tuple(self._finding(sign) for sign in signs))
+        return Verdict(self.code, "fail", tuple(map(self._finding, _joined(signs))))
 
     def illustrated(self, finding: Finding, patient: Patient) -> Finding:
         """A finding of this check with its pictures."""
@@ -160,6 +164,17 @@ class Check:
             unit=sign.unit,
             expected=sign.expected,
             explanation=self.explanation,
-            cure=self.cure,
+            cure=f"{sign.advice} {self.cure}".lstrip(),
             link=self.link,
         )
+
+
+def _joined(signs: list[Sign]) -> Iterator[Sign]:
+    """One sign for all places that show the same, as the layers of one make do."""
+    alike: dict[tuple[str, ...], list[Sign]] = {}
+    for sign in signs:
+        alike.setdefault((sign.unit, sign.expected, sign.advice), []).append(sign)
+    for same in alike.values():
+        places = list(dict.fromkeys(sign.where for sign in same))
+        more = f" and {len(places) - PLACES} more" if len(places) > PLACES else ""
+        yield replace(same[0], where="; ".join(places[:PLACES]) + more)

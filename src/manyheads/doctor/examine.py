@@ -11,7 +11,7 @@ from manyheads.doctor.call import Call
 from manyheads.doctor.causality import with_causality
 from manyheads.doctor.check import Check, Finding, Verdict
 from manyheads.doctor.checks import CHECKS
-from manyheads.doctor.facts import Facts
+from manyheads.doctor.facts import ARGUMENTS, Facts
 from manyheads.doctor.patient import Patient
 from manyheads.doctor.report import Report
 from manyheads.errors import ExamineError
@@ -88,7 +88,16 @@ def _examined(model: nn.Module, call: Call, facts: Facts, checks: Sequence[Check
             for finding in _folded(found, by_code)
         ),
         verdicts=tuple(verdicts),
+        unread=_unread(call, patient.facts),
     )
+
+
+def _unread(call: Call, facts: Facts) -> tuple[str, ...]:
+    """Tensors of the example that no fact speaks of."""
+    slots = [getattr(facts, name) for name in ARGUMENTS]
+    slots += [facts.cache.argument] if facts.cache is not None else []
+    known = [call.get(slot) for slot in slots]
+    return tuple(name for name, value in call.tensors() if all(value is not each for each in known))
 
 
 def _folded(findings: list[Finding], checks: dict[str, Check]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -10,6 +11,11 @@ from manyheads.errors import ExamineError
 
 Slot = int | str
 """An argument of the model or a part of its output: its index, or its name."""
+
+STREAMS = ("x", "context", "value")
+"""Facts that name what tokens are drawn for."""
+ARGUMENTS = (*STREAMS, "padding", "mask", "context_padding", "documents", "positions")
+"""Facts that name an argument."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,9 @@ class CacheFacts:
         start: Makes an empty one; None begins with None.
         reorder: Makes the cache of other rows, ``reorder(cache, index)``; None if it cannot.
 
+    Raises:
+        ExamineError: If one of the last two is no function.
+
     Example:
         >>> CacheFacts("past", output=1)
         CacheFacts(argument='past', output=1, start=None, reorder=None)
@@ -31,6 +40,15 @@ class CacheFacts:
     output: Slot | None = None
     start: Callable[[], Any] | None = None
     reorder: Callable[[Any, Tensor], Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("start", "reorder"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ExamineError(
+                    f"{name} must be a function; got {name}={type(given).__name__}. Give the class "
+                    f"of the cache or a lambda that makes it, not the cache itself."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +84,9 @@ class Facts:
         fresh: Whether the weights are as they were drawn, untrained.
         reference: Another model of the same weights whose answers are right; called as this one is.
 
+    Raises:
+        ExamineError: If a value is not what its fact must be.
+
     Example:
         >>> Facts(causal=True, padding="attention_mask", real=1).known
         {'causal': True, 'padding': 'attention_mask', 'real': 1}
@@ -97,12 +118,13 @@ class Facts:
     reference: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS.items():
-            value = getattr(self, name)
-            if value is not None and value not in words:
+        for name, value in self.known.items():
+            rule, kept = _RULES[name]
+            if not kept(value):
+                shown = repr(value) if isinstance(value, str | Real) else type(value).__name__
                 raise ExamineError(
-                    f"{name} must be one of {', '.join(map(repr, words))}; got {name}={value!r}. "
-                    f"Leave it out where it is not known."
+                    f"{name} must be {rule}; got {name}={shown}. Leave it out where it is not "
+                    f"known."
                 )
 
     @property
@@ -116,9 +138,46 @@ class Facts:
         return replace(other, **self.known)
 
 
-_WORDS: dict[str, tuple[object, ...]] = {
-    "causal": (True, False, "prefix"),
-    "layout": ("batch", "length", "pooled"),
+Rule = tuple[str, Callable[[Any], bool]]
+"""What a fact must be, in words and as a test."""
+
+
+def _one_of(*words: bool | str) -> Rule:
+    alike = [(type(word), word) for word in words]
+    return f"one of {', '.join(map(repr, words))}", lambda value: (type(value), value) in alike
+
+
+def _count(least: int) -> Rule:
+    return (
+        f"a whole number from {least} on",
+        lambda value: (
+            isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+        ),
+    )
+
+
+def _slot(what: str) -> Rule:
+    whole = _count(0)[1]
+    return (
+        f"the name of {what}, or its place counted from 0",
+        lambda value: isinstance(value, str) or whole(value),
+    )
+
+
+_RULES: dict[str, Rule] = {
+    "causal": _one_of(True, False, "prefix"),
+    "layout": _one_of("batch", "length", "pooled"),
+    **dict.fromkeys(ARGUMENTS, _slot("an argument")),
+    **dict.fromkeys(("out", "weights"), _slot("a part of the output")),
+    **dict.fromkeys(
+        ("real", "seen"), ("a number or a bool", lambda value: isinstance(value, Real))
+    ),
+    **dict.fromkeys(("ordered", "fresh"), _one_of(True, False)),
+    **dict.fromkeys(("window", "num_heads", "num_kv_heads", "head_dim"), _count(1)),
+    "prefix": _count(0),
+    "scale": ("a number above 0", lambda value: isinstance(value, Real) and float(value) > 0),
+    "cache": ("CacheFacts", lambda value: isinstance(value, CacheFacts)),
+    "reference": ("a torch.nn.Module", lambda value: isinstance(value, nn.Module)),
 }
 
 MEANING = {

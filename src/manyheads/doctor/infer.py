@@ -183,8 +183,13 @@ def _sizes(model: nn.Module) -> dict[str, Any]:
         "num_heads": _number(holders, NUM_HEADS),
         "num_kv_heads": _number(holders, NUM_KV_HEADS),
         "head_dim": _number(holders, ("head_dim", "d_k", "dim_head", "d_head")),
-        "scale": getattr(getattr(model, "config", None), "attention_multiplier", None),
+        "scale": _scale(getattr(model, "config", None)),
     }
+
+
+def _scale(config: Any) -> float | None:
+    said = getattr(config, "attention_multiplier", None)
+    return said if isinstance(said, int | float) and said > 0 else None
 
 
 def _number(holders: list[Any], names: tuple[str, ...]) -> int | None:

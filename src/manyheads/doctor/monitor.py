@@ -9,13 +9,25 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from manyheads.doctor.checks import CHECKS
 from manyheads.doctor.origin import first_broken
 from manyheads.doctor.vitals import Vitals, gradient_norms, signs_of, vitals_of
 from manyheads.errors import OptionError, ProbeError
 from manyheads.probe import watch
 
+CURES: dict[str, str] = {check.code: check.cure for check in CHECKS} | {
+    "loss_at_guessing": "Look for targets that are shifted or shuffled against their inputs, for "
+    "weights that the optimizer was not given, and for a learning rate that is far too low or high."
+}
+STEADY = 0.98
+"""A loss above this share of another is no lower."""
+OUTSIDE = (
+    "Look at how the loss is made of the output: an average over no tokens, a logarithm of 0, "
+    "targets that are not finite."
+)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Alarm:
     """Something that went wrong in training.
 
@@ -26,6 +38,7 @@ class Alarm:
         number: The measured evidence.
         unit: What the number counts.
         expected: What a healthy model would have shown.
+        cure: What to change.
     """
 
     code: str
@@ -34,12 +47,16 @@ class Alarm:
     number: float
     unit: str
     expected: str
+    cure: str
 
     def __str__(self) -> str:
         return (
             f"step {self.step}, {self.code}: {self.where}: {self.number:.3g} {self.unit}; "
-            f"a healthy model shows {self.expected}"
+            f"a healthy model shows {self.expected}. {self.cure}"
         )
+
+    def __repr__(self) -> str:
+        return f"Alarm(step {self.step}, {self.code}: {self.where})"
 
 
 class Monitor:
@@ -69,12 +86,18 @@ class Monitor:
         self._steps = 0
         self._last: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._seen_before: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str]] = set()
         self._losses: list[float] = []
         self._look: ExitStack | None = None
         self._hooks = [
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
             model.register_forward_hook(self._end, always_call=True),
         ]
+
+    def __repr__(self) -> str:
+        told = ", ".join(each.code for each in self.alarms) or "no alarm"
+        name = type(self.model).__name__
+        return f"Monitor({name}, every={self.every}, step {self._steps}: {told})"
 
     def step(self, loss: Tensor | float) -> None:
         """Tell the loss of a step, after backward and before the optimizer moves or zeroes.
@@ -138,25 +161,33 @@ class Monitor:
         if self.guess is not None:
             signs += _against_guessing(self._losses, self.guess)
         now = {(code, where) for code, where, *_ in signs}
-        told = {(each.code, each.where) for each in self.alarms}
-        for code, where, number, unit, expected in signs:
-            # What is seen once may pass; what is seen at two looks is told, and told once.
-            lasting = code == "init_loss" or (code, where) in self._seen_before
-            if lasting and (code, where) not in told:
-                self._raise(code, where, number, unit, expected)
+        # What is seen once may pass; what is seen at two looks is told, and told once.
+        lasting = (now & self._seen_before) | {each for each in now if each[0] == "init_loss"}
+        new = lasting - self._told
+        for code in dict.fromkeys(each[0] for each in signs):
+            same = [each for each in signs if each[0] == code and each[:2] in new]
+            if same:
+                _, where, number, unit, expected = max(same, key=lambda each: each[2])
+                more = ["", " and another place", f" and {len(same) - 1} other places"]
+                self._raise(code, where + more[min(len(same), 3) - 1], number, unit, expected)
         self._seen_before = now
+        self._told |= new
 
     def _tell_origin(self, loss: float) -> None:
         if any(each.code == "nan_origin" for each in self.alarms):
             return
-        where, unit = "the loss", "is the loss, and no part of the model gave it"
+        found = "the loss", "is the loss, and no part of the model gave it", OUTSIDE
         if self._last is not None:
             self._look = ExitStack()  # the call that looks for it is none of the loop's
-            where, unit = first_broken(self.model, *self._last) or (where, unit)
-        self._raise("nan_origin", where, loss, unit, "finite numbers")
+            found = first_broken(self.model, *self._last) or found
+        where, unit, cure = found
+        self._raise("nan_origin", where, loss, unit, "finite numbers", cure)
 
-    def _raise(self, code: str, where: str, number: float, unit: str, expected: str) -> None:
-        self.alarms.append(Alarm(code, self._steps, where, number, unit, expected))
+    def _raise(
+        self, code: str, where: str, number: float, unit: str, expected: str, cure: str = ""
+    ) -> None:
+        cure = cure or CURES[code]
+        self.alarms.append(Alarm(code, self._steps, where, number, unit, expected, cure))
         self.tell(self.alarms[-1])
 
 
@@ -205,7 +236,9 @@ def monitor(
 def _against_guessing(losses: list[float], guess: float) -> list[tuple[str, str, float, str, str]]:
     if len(losses) == 1 and losses[0] > guess + 1:
         return [("init_loss", "the loss", losses[0], "at first", f"{guess:.3g}, that of guessing")]
-    if len(losses) > 5 and min(losses[-5:]) > 0.98 * guess:
-        unit = "or more at each of the last 5 looks, as guessing gives"
-        return [("loss_at_guessing", "the loss", min(losses[-5:]), unit, f"less than {guess:.3g}")]
+    known = STEADY * guess
+    if len(losses) > 5 and min(losses[-5:]) > max(known, STEADY * min(losses[:-5])):
+        unit = "or more at each of the last 5 looks, and not falling: no better than guessing"
+        expected = f"less than {known:.3g}"
+        return [("loss_at_guessing", "the loss", min(losses[-5:]), unit, expected)]
     return []

@@ -8,20 +8,29 @@ from torch import nn
 from manyheads.doctor.output import floats
 from manyheads.doctor.running import unnoticed
 
+INPUT = "Look at how this batch was made: a division, a logarithm, a damaged file."
+UPDATE = (
+    "Lower the learning rate, clip gradients (clip_grad_norm_), and skip a step whose gradient is "
+    "not finite."
+)
+
 
 def first_broken(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str, str] | None:
+) -> tuple[str, str, str] | None:
     """Run a model again, and name the first thing in it that is not finite.
 
     Returns:
-        Where, and what is wrong there; None if all is finite.
+        Where, what is wrong there, and the cure where it is another than that of a part that turns
+        finite numbers into others; None if all is finite.
     """
     if not all(bool(each.isfinite().all()) for each in floats([args, kwargs])):
-        return "the input", "is the loss, and the input was not finite before"
-    for name, weight in model.named_parameters():
-        if not weight.isfinite().all():
-            return name, "is the loss, and this parameter was not finite before"
+        return "the input", "is the loss, and the input was not finite before", INPUT
+    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    if broken:
+        more = f" (one of {len(broken)} parameters)" if len(broken) > 1 else ""
+        unit = "is the loss, and an update had left numbers there that are not finite"
+        return f"{broken[0]}{more}", unit, UPDATE
     found: list[str] = []
 
     def look(module: nn.Module, given: Any, output: Any) -> None:
@@ -42,4 +51,4 @@ def first_broken(
                 buffer.copy_(value)
     if not found:
         return None
-    return found[0], "is the loss; this part gave the first number that is not finite"
+    return found[0], "is the loss; this part gave the first number that is not finite", ""

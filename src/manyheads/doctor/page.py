@@ -27,6 +27,8 @@ SIDE, LABELS = 2.4, 8
 def page_of(report: "Report") -> str:
     """The whole page, as text."""
     folder = files("manyheads.doctor")
+    unread = {"left as given": ", ".join(report.unread)} if report.unread else {}
+    facts = report.known | unread
     parts = {
         "title": html.escape(report.headline),
         "style": (folder / "page.css").read_text("utf-8"),
@@ -34,7 +36,7 @@ def page_of(report: "Report") -> str:
         "findings": "\n".join(map(_finding, report.findings)),
         "facts": _table(
             (f"<code>{_text(name)}</code>", f"<code>{_text(value)}</code>")
-            for name, value in report.known.items()
+            for name, value in facts.items()
         ),
         "verdicts": _table(
             (f"<code>{_text(each.code)}</code>", _text(each.says), _text(each.reason))

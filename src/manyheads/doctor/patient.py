@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from manyheads.doctor.call import Call
 from manyheads.doctor.copying import awake, private_copy
-from manyheads.doctor.facts import Facts
+from manyheads.doctor.declared import check_arguments, check_marks, check_parts
+from manyheads.doctor.facts import CacheFacts, Facts
 from manyheads.doctor.infer import infer_call, infer_output
 from manyheads.doctor.output import part
 from manyheads.doctor.resize import is_large, resized
@@ -56,12 +57,16 @@ class Patient:
             raise ExamineError(
                 "model must hold numbers; got weights on the meta device. Load or draw them first."
             )
+        check_arguments(model, call, declared)
         model = private_copy(model).eval().cpu()
         # Tensors of torch.inference_mode have no gradient; their copies do.
         call = call.map(lambda each: (each.clone() if each.is_inference() else each).detach().cpu())
         facts = infer_call(model, call, declared)
+        check_marks(call, declared, facts)
         with _answering(call):
             output = run(model, call)
+        check_parts(output, {"out": declared.out, "weights": declared.weights})
+        _check_cache(model, call, declared.cache)
         facts = infer_output(model, call, output, facts)
         with _answering(call):
             kinds = {
@@ -248,6 +253,16 @@ class Patient:
         return wide if close else None
 
 
+def _check_cache(model: nn.Module, call: Call, cache: CacheFacts | None) -> None:
+    if cache is None or cache.output is None:
+        return
+    try:
+        output = run(model, call.put(cache.argument, cache.start() if cache.start else None))
+    except Exception:
+        return  # the checks that want a cache tell why there is none
+    check_parts(output, {"cache.output": cache.output})
+
+
 def _sizes(call: Call, facts: Facts) -> tuple[int, int, int]:
     x, context = call.get(facts.x), call.get(facts.context)
     batch, length = (1, 0) if facts.layout == "length" else (0, 1)
@@ -270,7 +285,7 @@ def _answering(call: Call) -> Iterator[None]:
         raise ExamineError(
             f"{told} It takes {', '.join(call.names) or 'unnamed arguments'}, and was given "
             f"{', '.join(name for name, _ in call.items()) or 'nothing'}: give examine(model, "
-            f"...) whatever a call of the model needs."
+            f"...), or --inputs, whatever a call of the model needs."
         ) from error
 
 

@@ -10,12 +10,13 @@ from torch import nn
 
 from manyheads.doctor.check import Finding, Verdict
 from manyheads.doctor.facts import Facts
+from manyheads.files import PAGES, check_path, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Findings, causes before symptoms and errors before notes, and every check's verdict.
 
@@ -24,6 +25,7 @@ class Report:
         facts: What was declared and inferred.
         findings: What is wrong.
         verdicts: What each check said.
+        unread: Arguments of the example that were left as given, since nobody said what they are.
 
     Example:
         >>> import torch, manyheads as mh
@@ -36,6 +38,7 @@ class Report:
     facts: Facts
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -62,6 +65,7 @@ class Report:
             "model": self.model,
             "healthy": self.healthy,
             "facts": self.known,
+            "unread": list(self.unread),
             "findings": [{**asdict(each), "evidence": each.evidence} for each in self.findings],
             "verdicts": {
                 each.code: {"says": each.says, "reason": each.reason} for each in self.verdicts
@@ -93,10 +97,12 @@ class Report:
         Raises:
             OptionError: If the path is no page's.
         """
-        from manyheads.lens.saving import page_path, save_page
+        target = check_path(path, example="report.html", endings=PAGES)
+        write_text(target, self.to_html())
+        return target
 
-        target = page_path(path, "report.html")
-        return save_page(target, self.to_html())
+    def __repr__(self) -> str:
+        return f"Report({': '.join([self.headline, *filter(None, [', '.join(self.codes)])])})"
 
     def __str__(self) -> str:
         lines = [self.headline]
@@ -155,7 +161,10 @@ class Report:
         unknown = sum(each.says == "cannot tell" for each in self.verdicts)
         known = [(name, value) for name, value in self.known.items() if name != "cache"]
         facts = ", ".join(f"{name}={value!r}" for name, value in known)
-        return f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
+        told = f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
+        if self.unread:
+            told += f" Left as given, for no fact says what it is: {', '.join(self.unread)}."
+        return told
 
 
 def _command(finding: Finding) -> str:

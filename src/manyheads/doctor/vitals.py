@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from manyheads.probe import AttentionCall
 
-SHARE, SHARP, NOTHING, LARGEST = 0.75, 0.999, 1e-6, 1e4
-"""Of heads; of a query's weight; of the loudest or the strongest; of scores."""
+SHARE, SHARP, MOST, NOTHING, LARGEST = 0.75, 0.999, 0.95, 1e-6, 1e4
+"""Of heads; of a query's weight; of all queries' weight; of the loudest head; of scores."""
 
 Signs = list[tuple[str, str, float, str, str]]
 """Code, where, number, unit, expected."""
@@ -23,6 +23,7 @@ class Vitals:
         entropy: Mean over queries, in nats.
         largest: The largest score of all.
         sharp: Share of queries that give nearly all weight to one of several keys.
+        fallen: Share of rows in which all queries look at one key, which is not the first.
         loudness: Root mean square of what each head gave; None if it was not seen.
         copies: Pairs of heads that weigh every key alike.
     """
@@ -31,6 +32,7 @@ class Vitals:
     entropy: Tensor
     largest: float
     sharp: Tensor
+    fallen: Tensor
     loudness: Tensor | None
     copies: int
 
@@ -45,6 +47,9 @@ def vitals_of(call: AttentionCall) -> Vitals:
     sharp = ((weights.amax(dim=-1) > SHARP) & several).sum(dim=(0, 2)) / several.sum(
         dim=(0, 2)
     ).clamp(min=1)
+    # A first token that takes what nobody needs is a sink, and healthy.
+    received = weights[..., 1:].mean(dim=2)
+    fallen = (received > MOST).any(dim=-1).float().mean(dim=0)
     lse = call.lse()[:, :, rows]
     top = (lse + weights.amax(dim=-1).clamp(min=1e-30).log()).nan_to_num(neginf=0.0)
     out = call.output
@@ -54,7 +59,9 @@ def vitals_of(call: AttentionCall) -> Vitals:
     own = weights.masked_fill(~several[..., None], 0.0).transpose(0, 1).flatten(1)
     near = torch.cdist(own[None], own[None])[0] <= 1e-6 * own.norm(dim=-1).clamp(min=1e-30)
     copies = int((near & (own.norm(dim=-1) > 0)).triu(1).sum())
-    return Vitals(call.where, entropy.cpu(), float(top.max()), sharp.cpu(), loud, copies)
+    return Vitals(
+        call.where, entropy.cpu(), float(top.max()), sharp.cpu(), fallen.cpu(), loud, copies
+    )
 
 
 def gradient_norms(model: nn.Module) -> dict[str, float]:
@@ -78,18 +85,32 @@ def signs_of(vitals: list[Vitals], gradients: dict[str, float]) -> Signs:
             quiet = (each.loudness <= NOTHING * each.loudness.max()).nonzero().flatten().tolist()
             if quiet:
                 place = f"{each.where}, head {', '.join(map(str, quiet[:8]))}"
-                signs.append(("dead_heads", place, float(len(quiet)), "heads give nothing", "0"))
+                unit = "heads give nothing" if len(quiet) > 1 else "head gives nothing"
+                signs.append(("dead_heads", place, float(len(quiet)), unit, "none"))
         if each.copies:
-            unit = "pairs of heads weigh every key alike"
-            signs.append(("redundant_heads", each.where, float(each.copies), unit, "0"))
-    if vitals:
-        share = float((torch.cat([each.sharp for each in vitals]) > SHARE).float().mean())
-        if share >= SHARE:
-            unit = f"of all heads give more than {SHARP} of their weight to one key"
-            signs.append(("saturated", "most heads", share, unit, f"less than {SHARE}"))
+            unit = "pairs of heads weigh" if each.copies > 1 else "pair of heads weighs"
+            unit += " every key alike"
+            signs.append(("redundant_heads", each.where, float(each.copies), unit, "none"))
+    signs += _of_most(vitals)
     largest = max(gradients.values(), default=0.0)
     dead = [name for name, norm in gradients.items() if norm <= 1e-12 * largest]
     if dead:
-        unit = "matrices get no gradient"
-        signs.append(("gradient_dead", ", ".join(dead[:4]), float(len(dead)), unit, "0"))
+        unit = "matrices get no gradient" if len(dead) > 1 else "matrix gets no gradient"
+        signs.append(("gradient_dead", ", ".join(dead[:4]), float(len(dead)), unit, "none"))
     return signs
+
+
+def _of_most(vitals: list[Vitals]) -> Signs:
+    """What is wrong with most heads of all calls; of one head it would be healthy."""
+    if not vitals:
+        return []
+    expected = f"less than {SHARE}"
+    fallen = float((torch.cat([each.fallen for each in vitals]) > SHARE).float().mean())
+    if fallen >= SHARE:
+        unit = "of all heads have all queries at one key, which is not the first"
+        return [("collapsed", "most heads", fallen, unit, expected)]
+    sharp = float((torch.cat([each.sharp for each in vitals]) > SHARE).float().mean())
+    if sharp >= SHARE:
+        unit = f"of all heads give more than {SHARP} of their weight to one key"
+        return [("saturated", "most heads", sharp, unit, expected)]
+    return []

@@ -10,11 +10,13 @@ from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import backward_with_lse, forward_with_lse
 from manyheads.functional.fold import without_object
-from manyheads.functional.fused import fit, is_mapped, widened, with_sinks
+from manyheads.functional.fused import fit, widened, with_sinks
+from manyheads.functional.lowering import is_mapped
 from manyheads.functional.once import once_differentiable
 from manyheads.functional.precision import full_precision
 from manyheads.functional.tiles import Tile, tiles
-from manyheads.masks.plan import BlockPlan, has_no_tensors, plan
+from manyheads.masks.plan import BlockPlan, plan
+from manyheads.masks.squares import has_no_tensors
 
 BLOCK = 64
 """Queries, and keys, in a block; measured best for a window of 256."""

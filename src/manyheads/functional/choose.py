@@ -11,7 +11,8 @@ from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, prepare
 from manyheads.functional.chunked import CHUNKED
 from manyheads.functional.flex import FLEX
-from manyheads.functional.fused import FUSED, written_shape
+from manyheads.functional.fused import FUSED
+from manyheads.functional.lowering import written_shape
 from manyheads.functional.reference import REFERENCE
 from manyheads.functional.varlen import VARLEN
 from manyheads.masks import Bound, Mask

@@ -11,12 +11,13 @@ from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cut import Piece, cut, most_pairs
 from manyheads.functional.drops import Draw, Drops
-from manyheads.functional.fused import is_mapped, with_sinks
+from manyheads.functional.fused import with_sinks
+from manyheads.functional.lowering import is_mapped
 from manyheads.functional.once import once_differentiable
 from manyheads.functional.piece_bias import PieceBias, piece_bias
 from manyheads.functional.precision import full_precision
 from manyheads.masks import Bound
-from manyheads.masks.plan import has_no_tensors
+from manyheads.masks.squares import has_no_tensors
 
 SHORTEST = 512
 """Where "auto" begins to gain over the reference: pairs of this length squared."""

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from manyheads.masks import Bound
-from manyheads.masks.plan import BlockPlan, Row, has_no_tensors, plan
+from manyheads.masks.plan import BlockPlan, Row, plan
+from manyheads.masks.squares import has_no_tensors
 
 BLOCK, PAIRS = 128, 2**18
 """Queries of a piece, and its pairs where heads and sequences can be parted to keep to them.

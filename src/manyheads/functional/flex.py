@@ -18,12 +18,14 @@ from manyheads.functional.block_mask import (
     seen_blocks,
 )
 from manyheads.functional.call import Backend, Call, Refusal, Result
-from manyheads.functional.fused import FUSED, is_mapped, with_sinks
+from manyheads.functional.fused import FUSED, with_sinks
+from manyheads.functional.lowering import is_mapped
 from manyheads.functional.precision import full_precision
 from manyheads.masks import Bound, Mask
 from manyheads.masks.algebra import Everyone
 from manyheads.masks.facts import Tokens
-from manyheads.masks.plan import has_no_tensors, plan
+from manyheads.masks.plan import plan
+from manyheads.masks.squares import has_no_tensors
 
 LEAST_PAIRS, DENSEST = 512**2, 0.5
 """Where "auto" takes it: at least so many pairs, and at most this share of their blocks seen.
@@ -52,7 +54,7 @@ def _refusals(call: Call) -> Iterator[Refusal]:
 def _device_refusals(call: Call) -> Iterator[Refusal]:
     device = call.q.device.type
     if device not in ("cpu", "cuda"):
-        yield Refusal(f"it has no kernel for {device}", "move q, k and v to CUDA")
+        yield Refusal(f"it reads tensors on the CPU and CUDA, not on {device}", "make them on CUDA")
     if call.q.dtype == torch.float64:
         yield Refusal("it has no kernel for float64", "convert q, k and v to float32")
     if device == "cuda" and not _has_triton():

@@ -11,9 +11,8 @@ from manyheads.functional.bias import PlacedBias
 from manyheads.functional.call import Backend, Call, Refusal, Result
 from manyheads.functional.cpu_kernel import attend_with_lse
 from manyheads.functional.fold import without_object
+from manyheads.functional.lowering import is_mapped, lower, needs_lse, skips_future, written_shape
 from manyheads.functional.precision import full_precision
-from manyheads.functional.window import window
-from manyheads.masks import Bound
 from manyheads.shapes import values_are_cheap
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -32,56 +31,14 @@ def _refusals(call: Call) -> Iterator[Refusal]:
     elif _loses_digits(call):
         why = f"its gradient is wrong beside a bias beyond {_LARGE:.0f}"
         yield Refusal(why, "say by a mask what the bias hides")
-    if _needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
+    if needs_lse(call) and call.q.device.type not in ("cpu", "meta"):
         yield Refusal("only the CPU kernel gives its log-sum-exp", "leave lse and sink_logits out")
-    if _needs_lse(call) and is_mapped():
+    if needs_lse(call) and is_mapped():
         yield Refusal("its log-sum-exp knows no torch.func transform", "call it outside of them")
-    if _needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
+    if needs_lse(call) and torch.compiler.is_compiling() and call.needs_grad:
         yield Refusal("its log-sum-exp has no gradient in compiled code", "compile without it")
     if not (call.q.numel() and call.k.numel() and call.v.numel()):
         yield Refusal("the kernel needs at least one of everything", "give it some tokens")
-
-
-def lower(call: Call) -> tuple[Tensor | None, bool]:
-    """The mask and bias of a call as torch's ``attn_mask`` and ``is_causal``.
-
-    It looks at the structure of the rule and at the kind of the positions, never at values.
-    """
-    mask, bias, heads = call.mask, call.written_bias(), call.q.shape[1]
-    if bias is not None:
-        bias = _as_added(bias, call.q.dtype)
-    if mask is None:
-        return bias, False
-    if bias is None and mask.is_causal:
-        return None, True
-    # The kernel then skips the blocks of the future, and the rest of a mask is seldom more than a
-    # row of keys.
-    causal = _skips_future(call, mask, bias)
-    if bias is None:
-        return mask.additive(heads, call.q.dtype, past_only=causal), causal
-    if not (causal and mask.is_causal):
-        bias = bias.masked_fill(~mask.dense(heads, past_only=causal), -torch.inf)
-    if causal and bias.shape[2] > 1:
-        bias = bias.tril()  # the kernel adds it to the -inf of the future, which a NaN would spoil
-    return bias, causal
-
-
-def _as_added(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    # Half precision takes a bias in fp32; float64 takes it without a word and answers 0.
-    return bias if bias.dtype == dtype else bias.to(torch.promote_types(dtype, torch.float32))
-
-
-def _skips_future(call: Call, mask: Bound, bias: Tensor | None) -> bool:
-    """Whether causality goes to the kernel beside a mask, which its CPU kernel allows, no door.
-
-    Its log-sum-exp is wrong for rows that only both of them empty; it maps over no further axis.
-    """
-    if call.q.device.type != "cpu" or _needs_lse(call) or is_mapped():
-        return False
-    if not mask.is_below_diagonal or bias is None or bias.shape[2] > 1:
-        return mask.is_below_diagonal
-    # One row of a bias for all queries: NaN and inf in it would spoil rows that do not see them.
-    return values_are_cheap(bias) and bool((bias < torch.inf).all())
 
 
 def _loses_digits(call: Call) -> bool:
@@ -101,15 +58,6 @@ def _loses_digits(call: Call) -> bool:
     if low == -torch.inf:  # hides, and is no number to be added
         low, high = reach.masked_fill(reach == -torch.inf, 0.0).aminmax()
     return not (float(low) >= -_LARGE and float(high) <= _LARGE)  # so NaN is large
-
-
-def _needs_lse(call: Call) -> bool:
-    return call.need == "lse" or call.sink_logits is not None
-
-
-def is_mapped() -> bool:
-    """Whether a torch.func transform is at work."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _run(call: Call) -> Result:
@@ -138,7 +86,7 @@ def _attend(call: Call, lacking: Tensor | None) -> Result:
     packs = not causal and _gains_by_packing(q, k, mask)
     if packs:
         q, mask = _pack(q, k.shape[1], mask)
-    if _needs_lse(call):
+    if needs_lse(call):
         output, lse = attend_with_lse(q, k, v, mask, causal=causal, scale=call.scale)
         if packs:
             output, lse = output.reshape(*call.q.shape[:3], -1), lse.reshape(call.q.shape[:3])
@@ -251,31 +199,6 @@ def _folds(call: Call, bias: PlacedBias) -> bool:
     return bias.fold(call.q, call.k, call.mask, call.scale) is not None
 
 
-def written_shape(call: Call) -> tuple[int, ...] | None:
-    """The shape of what `lower` writes out, which may be too large to be; None if nothing is.
-
-    A corner of the pairs tells along which axes anything changes.
-    """
-    mask, bias = call.mask, call.bias
-    if bias is None and (mask is None or mask.is_causal):
-        return None
-    if isinstance(bias, Tensor) and _as_added(bias, call.q.dtype) is bias:
-        one_row = bias.shape[2] == 1
-        if mask is None or (mask.is_causal and one_row and _skips_future(call, mask, bias)):
-            return None
-    whole = (call.q.shape[2], call.k.shape[2])
-    corner = window(call, slice(None), *(slice(0, min(2, length)) for length in whole))
-    written = corner.written_bias()
-    shapes = [] if written is None else [written.shape]
-    if mask is not None and corner.mask is not None:
-        causal = _skips_future(call, mask, bias if isinstance(bias, Tensor) else written)
-        if written is None or not (causal and mask.is_causal):
-            shapes.append(corner.mask.dense(call.q.shape[1], past_only=causal).shape)
-    batch, heads, *lengths = torch.broadcast_shapes(*shapes)
-    full = (n if size > 1 else 1 for size, n in zip(lengths, whole, strict=True))
-    return batch, heads, *full
-
-
 def _quadratic(call: Call) -> bool:
     if 1 in (call.q.shape[2], call.k.shape[2]):
         return False
@@ -286,7 +209,7 @@ def _quadratic(call: Call) -> bool:
         bias = None
     if mask is None or (bias is None and mask.is_causal):
         return False  # A bias of all pairs was made by the caller.
-    causal = _skips_future(call, mask, bias)
+    causal = skips_future(call, mask, bias)
     by_query = bias is not None and bias.shape[2] > 1
     return by_query or not mask.has_no_pairs(past_only=causal)
 

@@ -14,7 +14,8 @@ from manyheads.functional.precision import full_precision
 from manyheads.functional.reference import products
 from manyheads.functional.window import window
 from manyheads.masks import Bound, bind
-from manyheads.masks.plan import Row, has_no_tensors, plan
+from manyheads.masks.plan import Row, plan
+from manyheads.masks.squares import has_no_tensors
 
 ROWS, SCORES = 64, 2**19
 """Queries in a piece, and scores at once; measured best where they stay near the processor."""

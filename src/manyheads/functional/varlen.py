@@ -11,7 +11,8 @@ from torch import Tensor
 from manyheads.functional import packed
 from manyheads.functional.blocks import BLOCKS
 from manyheads.functional.call import Backend, Call, Refusal, Result
-from manyheads.functional.fused import FUSED, is_mapped
+from manyheads.functional.fused import FUSED
+from manyheads.functional.lowering import is_mapped
 from manyheads.masks import Bound
 from manyheads.masks.documents import SameDocument
 from manyheads.masks.segments import Segment, Span, segments

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from manyheads.errors import OptionError
 from manyheads.functional import Comparison
 from manyheads.lens.heatmap import FRAME, MARK
-from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings
+from manyheads.lens.paper import FAINT, INK, new_figure, picture_path, plain_settings, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def draw_comparison(
             "comparison must hold at least one cost; got none. Let compare(...) time some lengths."
         )
     with plain_settings():
-        target = None if path is None else check_path(path)
+        target = picture_path(path)
         figure = new_figure(8.0, 3.4)
         seconds, memory = figure.subplots(1, 2)
         costs, names = comparison.costs, (comparison.exact, comparison.approximate)
@@ -63,9 +63,7 @@ def draw_comparison(
             seconds.axvline(comparison.wins_from, color=FAINT, linewidth=0.8, linestyle="--")
         seconds.set_title(comparison.verdict, fontsize=8, color=INK, loc="left")
         figure.tight_layout()
-        if target is not None:
-            figure.savefig(target)
-    return figure
+        return save(figure, target)
 
 
 def _draw(

@@ -22,7 +22,7 @@ from manyheads.lens.maps import (
     labels_of,
 )
 from manyheads.lens.page import EDGE, Band, Page, lay_out, make_band
-from manyheads.lens.paper import check_path, plain_settings, save
+from manyheads.lens.paper import picture_path, plain_settings, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,11 +99,9 @@ def draw_heads(
     check_values([each for maps in rows.values() for each in maps.values()], limits)
 
     with plain_settings():
-        target = None if path is None else check_path(path)
+        target = picture_path(path)
         page = _draw(rows, [labels[layer] for layer in rows], len(chosen), title, limits)
-        if target is not None:
-            save(page.figure, target)
-    return page.figure
+        return save(page.figure, target)
 
 
 def _draw(

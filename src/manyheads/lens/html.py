@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from manyheads.files import PAGES, check_path, write_text
 from manyheads.lens import explorer
 from manyheads.lens.checks import check_text
 from manyheads.lens.contents import ReadingLabels, Readings, gather
 from manyheads.lens.numbers import ReadingNumbers
 from manyheads.lens.packing import pack
-from manyheads.lens.saving import page_path, save_page
 
 MOST_BYTES = 5_000_000
 
@@ -64,7 +64,7 @@ def write_page(
         'heads.html'
     """
     check_text("title", title)
-    target = page_path(path, "heads.html")
+    target = check_path(path, example="heads.html", endings=PAGES)
     contents = gather(portraits, query_labels, key_labels, numbers)
     page = _filled(title, {"texts": contents.texts, "readings": contents.readings}, b"")
     # Names, numbers and lists of rows take up to 4 kB a layer and 120 bytes a head, each number of
@@ -78,7 +78,8 @@ def write_page(
     )
     headers, data = pack(contents.portraits, (MOST_BYTES - told) * 3 // 4)
     page = _filled(title, contents.told(title, headers), data)
-    return save_page(target, page)
+    write_text(target, page)
+    return target
 
 
 def _filled(title: str, content: Mapping[str, Any], data: bytes) -> str:

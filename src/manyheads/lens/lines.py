@@ -12,7 +12,7 @@ from manyheads.lens.checks import check_tensor, check_text
 from manyheads.lens.labels import label, token_labels
 from manyheads.lens.maps import Map, check_values, labels_of
 from manyheads.lens.page import measure
-from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings, save, write
+from manyheads.lens.paper import FAINT, INK, new_figure, picture_path, plain_settings, save, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,11 +78,8 @@ def draw_lines(
         if array[i, j] >= least and array[i, j] > 0
     ]  # fmt: skip
     with plain_settings():
-        target = None if path is None else check_path(path)
-        figure = _draw(lines, queries, keys, title)
-        if target is not None:
-            save(figure, target)
-    return figure
+        target = picture_path(path)
+        return save(_draw(lines, queries, keys, title), target)
 
 
 def _draw(

@@ -13,7 +13,7 @@ from manyheads.lens.checks import check_tensor, check_text, check_texts
 from manyheads.lens.heatmap import FRAME
 from manyheads.lens.labels import Label, label
 from manyheads.lens.page import measure
-from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings, save, write
+from manyheads.lens.paper import FAINT, INK, new_figure, picture_path, plain_settings, save, write
 from manyheads.masks.picture import pool
 from manyheads.shapes import check_count
 
@@ -68,11 +68,8 @@ def draw_masks(
     check_count("columns", columns)
     check_texts("axes", axes, 2, "axes=('query', 'key')")
     with plain_settings():
-        target = None if path is None else check_path(path)
-        figure = _draw(masks, title, min(columns, len(masks)), axes)
-        if target is not None:
-            save(figure, target)
-    return figure
+        target = picture_path(path)
+        return save(_draw(masks, title, min(columns, len(masks)), axes), target)
 
 
 def _check(masks: Mapping[str, Tensor]) -> None:

@@ -6,9 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyheads.errors import MissingExtraError, OptionError
+from manyheads.errors import MissingExtraError
 from manyheads.extras import install_line
+<<<<<<< HEAD
 from manyheads.lens.checks import as_path
+=======
+from manyheads.files import check_path, write_whole
+>>>>>>> main
 from manyheads.lens.labels import Label
 
 if TYPE_CHECKING:
@@ -65,10 +69,15 @@ def write(text: "Text", label: Label) -> "Text":
     return text
 
 
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse a path that no picture can be written to, before any work is done."""
+def picture_path(path: str | os.PathLike[str] | None) -> Path | None:
+    """A path that a picture can be written to, or None for no path; before any work is done.
+
+    Raises:
+        OptionError: If no picture can be written there.
+    """
     from matplotlib.backend_bases import FigureCanvasBase
 
+<<<<<<< HEAD
     target = as_path(path)
     endings = FigureCanvasBase.get_supported_filetypes()
     if target.suffix.lower().lstrip(".") not in endings:
@@ -82,14 +91,16 @@ def check_path(path: str | os.PathLike[str]) -> Path:
             f"{str(target.parent)!r} first."
         )
     return target
+=======
+    if path is None:
+        return None
+    endings = [f".{ending}" for ending in sorted(FigureCanvasBase.get_supported_filetypes())]
+    return check_path(path, example="heads.png", endings=endings)
+>>>>>>> main
 
 
-def save(figure: "Figure", path: Path) -> None:
-    """Write a picture, whole or not at all."""
-    # A picture that is cut off by a full disk or Ctrl-C must not stand where a good one stood.
-    half_written = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(half_written)
-        half_written.replace(path)
-    finally:
-        half_written.unlink(missing_ok=True)
+def save(figure: "Figure", path: Path | None) -> "Figure":
+    """The figure, after it was written to the path, if there is one: whole or not at all."""
+    if path is not None:
+        write_whole(path, figure.savefig)
+    return figure

@@ -11,7 +11,7 @@ from torch import Tensor
 from manyheads.errors import OptionError, ShapeError
 from manyheads.lens.checks import check_tensor, check_texts
 from manyheads.lens.labels import label
-from manyheads.lens.paper import INK, check_path, new_figure, plain_settings, save, write
+from manyheads.lens.paper import INK, new_figure, picture_path, plain_settings, save, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,11 +84,8 @@ def draw_patches(
         for each in weights
     ]
     with plain_settings():
-        target = None if path is None else check_path(path)
-        figure = _draw([picture, *lit], ("", *(titles or [""] * len(lit))))
-        if target is not None:
-            save(figure, target)
-    return figure
+        target = picture_path(path)
+        return save(_draw([picture, *lit], ("", *(titles or [""] * len(lit)))), target)
 
 
 def lit_by(picture: np.ndarray, weights: np.ndarray) -> np.ndarray:

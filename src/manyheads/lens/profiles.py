@@ -8,7 +8,7 @@ from manyheads.errors import OptionError, is_named
 from manyheads.lens.checks import check_text
 from manyheads.lens.heatmap import FRAME, MARK
 from manyheads.lens.labels import label
-from manyheads.lens.paper import FAINT, INK, check_path, new_figure, plain_settings, save, write
+from manyheads.lens.paper import FAINT, INK, new_figure, picture_path, plain_settings, save, write
 from manyheads.lens.summary import MEASURES, HeadSummary, Measure
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def draw_profiles(
             )
     layers = list(dict.fromkeys(head.layer for head in heads))
     with plain_settings():
-        target = None if path is None else check_path(path)
+        target = picture_path(path)
         width = max(_WIDTH, _EACH * len(layers) + 1.0) * len(measures)
         figure = new_figure(width, _HEIGHT)
         for place, measure in enumerate(measures):
@@ -75,9 +75,7 @@ def draw_profiles(
             shown = label(title, width=120)
             write(figure.suptitle(shown.text, fontsize=9, color=INK, x=0.02, ha="left"), shown)
         figure.tight_layout()
-        if target is not None:
-            save(figure, target)
-    return figure
+        return save(figure, target)
 
 
 def check_summaries(heads: Sequence[HeadSummary]) -> None:

@@ -3,10 +3,10 @@
 A mask is a rule over positions and facts of tokens; ``&``, ``|`` and ``~`` combine masks.
 """
 
-from manyheads.masks.base import Mask, as_mask
+from manyheads.masks.base import Mask
 from manyheads.masks.bound import Bound, bind, settle
 from manyheads.masks.causal import Causal
-from manyheads.masks.dense import Dense
+from manyheads.masks.dense import Dense, as_mask
 from manyheads.masks.dilated import Dilated
 from manyheads.masks.documents import Documents
 from manyheads.masks.dyadic import Dyadic

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyheads.errors import DTypeError, MaskError, MaskWarning
+from manyheads.errors import MaskError, MaskWarning
 from manyheads.masks.facts import Facts, Side
 from manyheads.shapes import Positions, check_count
 
@@ -109,11 +109,13 @@ class Mask:
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
         from manyheads.masks.algebra import And
+        from manyheads.masks.dense import as_mask
 
         return And(self, as_mask(other))
 
     def __or__(self, other: "Mask | Tensor") -> "Mask":
         from manyheads.masks.algebra import Or
+        from manyheads.masks.dense import as_mask
 
         other = as_mask(other)
         for causal, wide in ((self, other), (other, self)):
@@ -284,20 +286,6 @@ def _unflatten(children: Any, context: Any) -> Mask:
     for name, value in static:
         object.__setattr__(mask, name, next(rest) if value is None else value[0])
     return mask
-
-
-def as_mask(value: "Mask | Tensor") -> Mask:
-    """Return a mask as it is, and a bool tensor as `Dense`; refuse everything else by name."""
-    if isinstance(value, Mask):
-        return value
-    from manyheads.masks.dense import Dense
-
-    if isinstance(value, Tensor):
-        return Dense(value)
-    raise DTypeError(
-        f"mask must be a Mask or a bool tensor; got mask={type(value).__name__}. "
-        f"Write Causal(), Padding(lengths=...), or a bool tensor in which True means may see."
-    )
 
 
 def four_dims(seen: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from manyheads.errors import MaskError
 from manyheads.masks.algebra import And, Everyone, both
-from manyheads.masks.base import Mask, as_mask, four_dims
+from manyheads.masks.base import Mask, four_dims
 from manyheads.masks.causal import Causal
+from manyheads.masks.dense import as_mask
 from manyheads.masks.facts import Facts, Tokens
 from manyheads.masks.rule import Rule
 from manyheads.shapes import Positions

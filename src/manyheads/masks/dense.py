@@ -80,3 +80,15 @@ def check_heads(pairs: Tensor, num_heads: int) -> None:
             f"a mask tensor's heads must be 1 or num_heads={num_heads}; got shape "
             f"{tuple(pairs.shape)}. Its dimensions are (batch, heads or 1, q_len, kv_len)."
         )
+
+
+def as_mask(value: Mask | Tensor) -> Mask:
+    """Return a mask as it is, and a bool tensor as `Dense`; refuse everything else by name."""
+    if isinstance(value, Mask):
+        return value
+    if isinstance(value, Tensor):
+        return Dense(value)
+    raise DTypeError(
+        f"mask must be a Mask or a bool tensor; got mask={type(value).__name__}. "
+        f"Write Causal(), Padding(lengths=...), or a bool tensor in which True means may see."
+    )

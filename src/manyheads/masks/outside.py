@@ -7,7 +7,7 @@ from manyheads.errors import DTypeError, MaskError, ShapeError
 from manyheads.masks.base import Mask
 from manyheads.masks.dense import Dense
 from manyheads.masks.padding import Padding
-from manyheads.shapes import check_tensor
+from manyheads.shapes import check_tensor, values_are_cheap
 
 
 def from_key_padding_mask(key_padding_mask: Tensor) -> Mask:
@@ -118,6 +118,55 @@ def from_attention_mask(attention_mask: Tensor) -> Mask:
     if seen.ndim == 2:
         return Padding(seen)
     return Dense(seen[:, None] if seen.ndim == 3 else seen)
+
+
+def from_zero_one_mask(mask: Tensor, *, q_len: int, kv_len: int) -> Mask:
+    """A mask of ours from a tutorial's: 1 or True = may see, 0 or False = hidden.
+
+    Args:
+        mask: Bool, integers or floats; (q_len, kv_len), (batch, q_len, kv_len) or (batch, heads or
+            1, q_len, kv_len). The axis of the queries may be 1 where all of them see the same keys.
+        q_len: How many queries there are.
+        kv_len: How many keys there are.
+
+    Returns:
+        `Padding` if all queries and heads see the same keys, else `Dense`.
+
+    Raises:
+        ShapeError: If its dimensions are others; the message says how to add one.
+        MaskError: If it holds other numbers than 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> print(from_zero_one_mask(torch.tril(torch.ones(3, 3)), q_len=3, kv_len=3).draw(3))
+        █··
+        ██·
+        ███
+        >>> from_zero_one_mask(torch.tensor([[[1, 1, 0]]]), q_len=3, kv_len=3)
+        Padding(keep of (1, 3))
+    """
+    check_tensor("mask", mask)
+    if mask.ndim not in (2, 3, 4) or mask.shape[-1] != kv_len or mask.shape[-2] not in (1, q_len):
+        raise ShapeError(
+            f"mask must be (q_len, kv_len) = ({q_len}, {kv_len}), (batch, q_len, kv_len) or "
+            f"(batch, heads or 1, q_len, kv_len); got shape {tuple(mask.shape)}. For padding "
+            f"(batch, kv_len) write mask[:, None]."
+        )
+    if mask.is_complex():
+        raise DTypeError(
+            f"mask must be bool, integers or floats; got mask={mask.dtype}. Give 1 for may see and "
+            f"0 for hidden."
+        )
+    if values_are_cheap(mask) and not bool(((mask == 0) | (mask == 1)).all()):
+        raise MaskError(
+            f"mask must hold only 0 (hidden) and 1 (may see); got values from {mask.min().item()} "
+            f"to {mask.max().item()}. Numbers that are added to scores go to mh.attention as bias=."
+        )
+    # (q_len, kv_len) -> (1, 1, q_len, kv_len); (batch, q_len, kv_len) -> (batch, 1, q_len, kv_len)
+    seen = (mask[None, None] if mask.ndim == 2 else mask[:, None] if mask.ndim == 3 else mask) != 0
+    if seen.shape[1] == 1 and seen.shape[2] == 1:
+        return Padding(seen[:, 0, 0])
+    return Dense(seen.expand(-1, -1, q_len, -1))
 
 
 def _hidden(name: str, mask: Tensor) -> Tensor:

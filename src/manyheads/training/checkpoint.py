@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from manyheads.errors import CheckpointError, ManyheadsError
+from manyheads.files import write_text
 from manyheads.models import Transformer, TransformerConfig
 from manyheads.tasks import Task, Vocabulary, find_task
 from manyheads.tasks.vocabulary import PAD_ID
-from manyheads.training.files import read_tensors, write_tensors, write_whole
+from manyheads.training.tensors import read_tensors, write_tensors
 from manyheads.training.weights import load_weights
 
 FORMAT = "manyheads-model-1"
@@ -89,7 +90,7 @@ def save(folder: str | Path, trained: Trained) -> None:
     }
     write_tensors(Path(folder) / WEIGHTS, trained.model.state_dict(), note)
     text = json.dumps(note, ensure_ascii=False, indent=2) + "\n"
-    write_whole(Path(folder) / CONFIG, lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(Path(folder) / CONFIG, text)
 
 
 def load(folder: str | Path) -> Trained:

@@ -10,7 +10,7 @@ from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from torch import Tensor
 
 from manyheads.errors import CheckpointError
-from manyheads.training.files import read_tensors, write_tensors
+from manyheads.training.tensors import read_tensors, write_tensors
 
 FORMAT = "manyheads-resume-1"
 

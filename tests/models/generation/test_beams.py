@@ -1,5 +1,6 @@
 """Beams find the best texts: all of them if wide enough, and each cache follows."""
 
+import functools
 import math
 from typing import Any
 
@@ -69,16 +70,20 @@ def plain_beams(model: Words, prompt: list[int], most: int, beams: int, end: int
     return sorted(ended, reverse=True)
 
 
+@functools.cache
+def three_by_definition() -> list[list[tuple[float, list[int]]]]:
+    model = Words(9, seed=2, sharp=2.0)
+    return [plain_beams(model, prompt, 6, 3, 0)[:3] for prompt in PROMPTS]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [*EXACT, "none"])
 def test_a_narrow_search_is_that_of_the_definition_with_every_cache(kind: str) -> None:
-    model = Words(9, seed=2, sharp=2.0)
     found = mh.beam_search(
-        model, PROMPTS, max_new_tokens=6, beams=3, best=3, stop=mh.Stop(tokens=(0,)),
-        cache=EXACT.get(kind),
+        Words(9, seed=2, sharp=2.0), PROMPTS, max_new_tokens=6, beams=3, best=3,
+        stop=mh.Stop(tokens=(0,)), cache=EXACT.get(kind),
     )  # fmt: skip
-    for row, prompt in enumerate(PROMPTS):
-        right = plain_beams(model, prompt, 6, 3, 0)[:3]
+    for row, right in enumerate(three_by_definition()):
         texts = [[token for token in text if token >= 0] for text in found.tokens[row].tolist()]
         assert texts == [text for _, text in right]
         assert_close(found.scores[row], torch.tensor([x for x, _ in right]).double())

@@ -1,6 +1,8 @@
 """Rows of a batch that read one another."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,19 +17,16 @@ def look(patient: Patient) -> Iterator[Sign]:
     """Change one row and look at the others; then ask for a row alone."""
     if patient.batch < 2:
         raise CannotTell("the example has one row, and the model did not take more")
-    for changed in (0, patient.batch - 1):
-        where = torch.zeros(patient.batch, patient.length, dtype=torch.bool)
-        where[changed] = True
-        call = patient.scrambled(where) if patient.x.ndim <= 3 else _other_image(patient, changed)
-        gap = patient.differs(patient.out, patient.ask(call))
-        gap[changed] = 0
-        if gap.any():
-            hit = gap.nonzero()[0].tolist()
-            part = first_part(patient, patient.base, call, ~where)
-            place = f"{part}, row {hit[0]} reads row {changed}"
-            unit = "of the output of a row changes with another row"
-            yield Sign(place, float(gap.max()), unit, "none: rows are strangers")
-            return
+    if crossing := next(_crossings(patient), None):
+        call, changed, gap = crossing
+        where = _row(patient, changed)
+        hit = gap.nonzero()[0].tolist()
+        part = first_part(patient, patient.base, call, ~where)
+        place = f"{part}, row {hit[0]} reads row {changed}"
+        unit = "of the output of a row changes with another row"
+        healthy = "none: rows are strangers"
+        yield Sign(place, float(gap.max()), unit, healthy, _advice(patient))
+        return
     for subject in (patient, patient.awake):
         gap = subject.differs(_alone(subject), subject.out, allowed=subject.close)
         if gap.any():
@@ -35,6 +34,40 @@ def look(patient: Patient) -> Iterator[Sign]:
             unit = "of the output of a row changes when it is asked alone"
             yield Sign(f"row {row}", float(gap.max()), unit, "rounding only, below 1e-4")
             return
+
+
+def _crossings(patient: Patient) -> Iterator[tuple[Call, int, Tensor]]:
+    """Calls with another row in them that other rows notice, the row, and by how much."""
+    for changed in (0, patient.batch - 1):
+        where = _row(patient, changed)
+        call = patient.scrambled(where) if patient.x.ndim <= 3 else _other_image(patient, changed)
+        gap = patient.differs(patient.out, patient.ask(call))
+        gap[changed] = 0
+        if gap.any():
+            yield call, changed, gap
+
+
+def _row(patient: Patient, row: int) -> Tensor:
+    where = torch.zeros(patient.batch, patient.length, dtype=torch.bool)
+    where[row] = True
+    return where
+
+
+def _advice(patient: Patient) -> str:
+    """What to declare, if rows are strangers once the first two axes are read the other way."""
+    swapped: dict[Any, Any] = {"batch": "length", "length": "batch"}
+    other = swapped.get(patient.facts.layout)
+    if other is None or patient.x.ndim > 3 or patient.length < 2:
+        return ""
+    # Made anew, so that it keeps no answer that was read in the layout before.
+    turned = replace(patient, facts=replace(patient.facts, layout=other))
+    if any(_crossings(turned)):
+        return ""
+    axes = "(length, batch, ...)" if other == "length" else "(batch, length, ...)"
+    return (
+        f"Read as {axes} its rows are strangers: if that is how its input and output are meant to "
+        f'lie, declare Facts(layout="{other}") and examine it again. If not:'
+    )
 
 
 def _other_image(patient: Patient, row: int) -> Call:

@@ -28,10 +28,10 @@ CHECK = Check(
     severity="error",
     title="Decoding with the cache differs from one pass",
     explanation="Tokens that are decoded through the cache get another answer than in one pass "
-    "over the text: keys are lost, overwritten or seen too early, or the causal mask is aligned to "
-    "the wrong corner.",
+    "over the text: keys are lost, overwritten or seen too early, positions begin anew in each "
+    "chunk, or the causal mask is aligned to the wrong corner.",
     cure="Append keys and values before attending, evict after it, and let positions decide what "
-    "is causal: q_pos >= kv_pos, not a square mask cut to size.",
+    "is causal: q_pos >= kv_pos, not a square mask cut to size. New tokens go on behind the old.",
     healthy="any split into chunks gives what one pass gives",
     source="Lightning-AI/litgpt#2182; pytorch/pytorch#108108",
     look=look,

@@ -1,8 +1,10 @@
 """NaN or infinity in the output of an ordinary input, and where it begins."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from manyheads.doctor.check import Check, Sign
+from manyheads.doctor.check import CannotTell, Check, Sign
+from manyheads.doctor.inside import observed
 from manyheads.doctor.output import floats
 from manyheads.doctor.patient import Patient
 
@@ -19,7 +21,23 @@ def look(patient: Patient) -> Iterator[Sign]:
             where = f"{name or where} ({type(module).__name__})"
             break
     share = float(broken.double().mean())
-    yield Sign(where, share, "of the output is NaN or infinite", "finite numbers only")
+    unit = "of the output is NaN or infinite"
+    yield Sign(where, share, unit, "finite numbers only", _empty_row(patient))
+
+
+def _empty_row(patient: Patient) -> str:
+    """What to look at, if a query sees no key; torch's fast paths make NaN of it, unwatched."""
+    with suppress(CannotTell):
+        for each in observed(patient):
+            seen = each.seen.weights().detach().nan_to_num()  # what the mask or a bias of -inf left
+            empty = (seen == 0).all(dim=-1)
+            if empty.any():
+                return (
+                    f"Query {int(empty.nonzero()[0, -1])} of {each.where} sees no key: is its mask "
+                    f"the wrong way round? True hides in nn.MultiheadAttention, and shows in "
+                    f"scaled_dot_product_attention."
+                )
+    return ""
 
 
 CHECK = Check(

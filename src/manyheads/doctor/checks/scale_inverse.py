@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from manyheads.doctor import evidence
 from manyheads.doctor.check import Check, Sign
-from manyheads.doctor.checks.scale_missing import SOURCE, signs
 from manyheads.doctor.patient import Patient
+from manyheads.doctor.scales import SOURCE, signs
 
 
 def look(patient: Patient) -> Iterator[Sign]:
     """Read by what the scores were multiplied."""
-    yield from signs(patient, lambda each: each.head_dim**0.5)
+    yield from signs(patient, "sqrt(head_dim)", "sqrt(d_model)")
 
 
 CHECK = Check(

@@ -1,44 +1,16 @@
 """Scores that are not scaled."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from manyheads.doctor import evidence
-from manyheads.doctor.check import CannotTell, Check, Sign
-from manyheads.doctor.inside import Observed, observed
+from manyheads.doctor.check import Check, Sign
 from manyheads.doctor.patient import Patient
-
-NEAR = 0.01
-"""How far a scale may be from a number to be it, as a share."""
-ALIKE = ("scale_d_model", "scale_twice", "scale_inverse", "scale_missing")
-SOURCE = "Vaswani et al. 2017, section 3.2.1 (arXiv:1706.03762)"
+from manyheads.doctor.scales import SOURCE, signs
 
 
 def look(patient: Patient) -> Iterator[Sign]:
     """Read by what the scores were multiplied."""
-    yield from signs(patient, lambda each: 1.0)
-
-
-def signs(patient: Patient, wrong: Callable[[Observed], float]) -> Iterator[Sign]:
-    """A sign for each call whose scale is the wrong one and not the right one."""
-    calls = observed(patient)
-    known = [each for each in calls if each.before is not None]
-    if not known:
-        raise CannotTell("the projections of queries and keys were not recognised inside")
-    biased = any(each.call.bias is not None for each in calls)
-    for each in known:
-        assert each.before is not None
-        scale = each.before * each.call.scale
-        right = patient.facts.scale or each.head_dim**-0.5
-        if _near(scale, right) or not _near(scale, wrong(each)):
-            continue
-        if biased and _near(scale, 1.0):
-            raise CannotTell("scores with a bias may go unscaled on purpose, as in T5")
-        unit = f"multiplies the scores of heads of {each.head_dim}"
-        yield Sign(each.where, scale, unit, f"{right:.3g}, 1 / sqrt(head_dim)")
-
-
-def _near(a: float, b: float) -> bool:
-    return abs(a / b - 1) < NEAR
+    yield from signs(patient, "1")
 
 
 CHECK = Check(

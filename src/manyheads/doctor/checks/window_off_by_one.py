@@ -29,7 +29,8 @@ def look(patient: Patient) -> Iterator[Sign]:
     found, rest = divmod(reach, layers)
     if rest or abs(found + 1 - window) > 1:
         raise CannotTell(f"a change is felt {reach} tokens later, which is no window's reach")
-    yield Sign(f"{layers} layers", found + 1, "keys are in the window", f"{window}, as declared")
+    where = type(patient.model).__name__ + (f", {layers} layers alike" if layers > 1 else "")
+    yield Sign(where, found + 1, "keys are in the window", f"{window}, as declared")
 
 
 CHECK = Check(

@@ -1,10 +1,9 @@
-"""Files that are whole or not there, whenever the process dies."""
+"""Tensors and a note in one file, which holds no code."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from manyheads.errors import CheckpointError
+from manyheads.files import write_whole
 
 _KEY = "manyheads"
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, then move it there in one step.
-
-    A run killed at any moment leaves the earlier file, or the new one, and never half of either.
-
-    Args:
-        path: Where the file shall stand; its folder is made.
-        write: Writes the file at the path it is given.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.touch()
-    rights = unfinished.stat().st_mode
-    write(unfinished)
-    unfinished.chmod(rights)  # safetensors gives them to the owner alone, whatever the umask says
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())  # the bytes before the name: a power cut leaves no empty file
-    os.replace(unfinished, path)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:

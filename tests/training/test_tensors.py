@@ -8,24 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from manyheads.errors import CheckpointError
-from manyheads.training.files import read_tensors, write_tensors, write_whole
 from manyheads.training.state import SafeState, pack, read_state, unpack
-
-
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "file"
-    write_whole(path, lambda file: file.write_text("old"))
-
-    def half(file: Path) -> None:
-        file.write_text("ne")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(path, half)
-    assert path.read_text() == "old"
-    write_whole(path, lambda file: file.write_text("new"))
-    assert path.read_text() == "new"
-    assert os.listdir(path.parent) == ["file"]
+from manyheads.training.tensors import read_tensors, write_tensors
 
 
 def test_tied_tensors_are_stored_once_and_come_back_as_one(tmp_path: Path) -> None:
