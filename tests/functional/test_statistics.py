@@ -271,3 +271,11 @@ def test_a_batch_of_none_has_statistics():
     q, k, v = (x[:0] for x in heads())
     found = mh.statistics(q, k, v)
     assert found.mass_behind(1).shape == found.entropy().shape == (0, 4, Q_LEN)
+
+
+@pytest.mark.parametrize("mask", [None, mh.Causal(), mh.Window(100)])
+def test_positions_count_where_every_query_sees_every_key(mask: mh.Mask | None) -> None:
+    q = torch.zeros(1, 1, 3, 4)
+    found = mh.statistics(q, q, q, mask, q_pos=5, kv_pos=0)
+    assert found.distance()[0, 0].tolist() == pytest.approx([4, 5, 6])
+    assert found.mass_behind(5)[0, 0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3])

@@ -111,3 +111,14 @@ def test_two_watches_see_the_same():
         layer(torch.randn(1, 3, 32))
     assert len(outer) == len(inner) == 1
     close(outer[0].weights()[:, 1:2], inner[0].weights())
+
+
+@pytest.mark.parametrize("queries", [[0, 3], slice(0, 3)])
+def test_chosen_queries_keep_their_places_without_a_mask(queries: list[int] | slice) -> None:
+    layer, x = mh.MultiHeadAttention(16, 2), torch.randn(1, 9, 16)
+    with mh.probe.watch(layer) as whole:
+        layer(x)
+    with mh.probe.watch(layer, queries=queries) as some:
+        layer(x)
+    torch.testing.assert_close(some[0].distance(), whole[0].distance()[:, :, queries])
+    torch.testing.assert_close(some[0].mass_behind(1), whole[0].mass_behind(1)[:, :, queries])

@@ -169,7 +169,7 @@ def prepare(
         added = place_bias(bias, q, k, bound)
     elif bias is not None:
         added = check_bias(bias, q, k)
-    if bound is not None and bound.is_plain:
+    if bound is not None and bound.is_plain and (need != "weights" or _is_usual(bound)):
         bound = None
     if sink_logits is not None:
         _check_sink_logits(sink_logits, q)
@@ -179,6 +179,14 @@ def prepare(
         dropout = check_probability("dropout", dropout)
     scale = q.shape[3] ** -0.5 if scale is None else _finite("scale", scale)
     return Call(q, k, v, bound, added, scale, softcap, sink_logits, dropout, need)
+
+
+def _is_usual(bound: Bound) -> bool:
+    """Whether its queries surely are the last of its keys, as where nobody gave positions."""
+    q, kv = bound.q, bound.kv
+    if isinstance(q.position, Tensor) or isinstance(kv.position, Tensor):
+        return False
+    return q.position - kv.position == kv.length - q.length
 
 
 def _settled(

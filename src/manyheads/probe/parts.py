@@ -43,7 +43,9 @@ def of_queries(call: Call, queries: slice | Tensor) -> Call:
     """The call of some queries alone."""
     if isinstance(queries, slice):
         queries = slice(*queries.indices(call.q.shape[2])[:2])
-    return window(call, slice(0, call.q.shape[0]), queries, slice(0, call.k.shape[2]))
+    # A call without a mask takes its queries for the last tokens, which these need not be.
+    placed = call._replace(mask=call.bound)
+    return window(placed, slice(0, call.q.shape[0]), queries, slice(0, call.k.shape[2]))
 
 
 def as_tensor(chosen: object, device: torch.device) -> Tensor:
