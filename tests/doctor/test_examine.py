@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy
 import pytest
@@ -469,3 +469,31 @@ class Decaying(nn.Module):
 def test_weights_that_do_not_sum_to_one_are_no_turned_values():
     report = mh.doctor.examine(Decaying(), torch.randn(2, 9, 16), facts=Facts(causal=True))
     assert "rope_on_values" not in report.codes
+
+
+@dataclass
+class Logits:
+    """What a model of today hands back."""
+
+    logits: Tensor
+
+
+class Answering(nn.Module):
+    """A healthy model whose answer is a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return Logits(self.inner(x))
+
+
+def test_parameters_that_a_dataclass_answers_for_are_used():
+    report = mh.doctor.examine(Answering(), torch.randn(2, 9, 16))
+    assert report.codes == ()
+
+
+def test_an_example_on_the_meta_device_is_refused():
+    with pytest.raises(ExamineError, match="example input must hold numbers; got a tensor on the"):
+        mh.doctor.examine(nn.Linear(16, 16), torch.randn(2, 9, 16, device="meta"))
