@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy
 import pytest
@@ -432,3 +432,68 @@ def test_a_model_that_gives_up_midway_is_told_or_left_undecided(calls: int) -> N
     report = examine(GivesUp(), ids())
     assert not report.findings
     assert any("no more" in verdict.reason for verdict in report.verdicts)
+
+
+class Pooled(nn.Module):
+    """An encoder that answers with one token of each row."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__()
+        self.token = token
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x, key_padding_mask):
+        out, _ = self.attention(x, x, x, key_padding_mask=key_padding_mask, need_weights=False)
+        return (x + out)[:, self.token]
+
+
+@pytest.mark.parametrize("token", [0, -1])
+def test_pooling_a_token_that_padding_may_hide_on_one_side_is_no_leak(token):
+    nobody = torch.zeros(2, 9, dtype=torch.bool)
+    report = mh.doctor.examine(Pooled(token), torch.randn(2, 9, 16), nobody)
+    assert "padding_leak" not in report.codes
+
+
+class Decaying(nn.Module):
+    """Causal sigmoid attention, whose weights sum to more the later a token stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT / 4
+        return scores.sigmoid().tril() @ self.v(x)
+
+
+def test_weights_that_do_not_sum_to_one_are_no_turned_values():
+    report = mh.doctor.examine(Decaying(), torch.randn(2, 9, 16), facts=Facts(causal=True))
+    assert "rope_on_values" not in report.codes
+
+
+@dataclass
+class Logits:
+    """What a model of today hands back."""
+
+    logits: Tensor
+
+
+class Answering(nn.Module):
+    """A healthy model whose answer is a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return Logits(self.inner(x))
+
+
+def test_parameters_that_a_dataclass_answers_for_are_used():
+    report = mh.doctor.examine(Answering(), torch.randn(2, 9, 16))
+    assert report.codes == ()
+
+
+def test_an_example_on_the_meta_device_is_refused():
+    with pytest.raises(ExamineError, match="example input must hold numbers; got a tensor on the"):
+        mh.doctor.examine(nn.Linear(16, 16), torch.randn(2, 9, 16, device="meta"))

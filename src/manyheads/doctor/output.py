@@ -1,6 +1,7 @@
 """What a model answers: which part of it is the main output, and which parts are weights."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -72,6 +73,9 @@ def floats(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, tuple | list):
         for value in output:
             yield from floats(value)
+    elif is_dataclass(output):
+        for field in fields(output):
+            yield from floats(getattr(output, field.name))
 
 
 def _is_floats(value: Any) -> bool:

@@ -57,6 +57,11 @@ class Patient:
             raise ExamineError(
                 "model must hold numbers; got weights on the meta device. Load or draw them first."
             )
+        if any(each.is_meta for each in call.leaves()):
+            raise ExamineError(
+                "example input must hold numbers; got a tensor on the meta device. Draw one on the "
+                "CPU."
+            )
         check_arguments(model, call, declared)
         model = private_copy(model).eval().cpu()
         # Tensors of torch.inference_mode have no gradient; their copies do.

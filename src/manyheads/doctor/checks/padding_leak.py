@@ -21,17 +21,26 @@ def look(patient: Patient) -> Iterator[Sign]:
         yield from _in_context(patient)
         if facts.padding is None and facts.mask is None:
             return
-    for hidden in sides(patient):
-        before = hide(patient, hidden)
-        after = patient.scrambled(hidden, before)
-        gap = patient.differs(patient.ask(before), patient.ask(after))
-        if patient.has_tokens:
-            gap = gap.masked_fill(hidden, 0)
-        if gap.any():
-            unit = "of the output of real tokens changes with what padding holds"
-            yield Sign(_place(patient, gap, hidden, before, after), float(gap.max()), unit, "none")
-            return
-    yield from _by_amount(patient)
+    signs = [_in_tokens(patient, hidden) for hidden in sides(patient)]
+    found = [sign for sign in signs if sign is not None]
+    # One side of a pooled model may hide the very token that it pools, its first or its last.
+    if found and (patient.has_tokens or len(found) == len(signs)):
+        yield found[0]
+    elif not found:
+        yield from _by_amount(patient)
+
+
+def _in_tokens(patient: Patient, hidden: Tensor) -> Sign | None:
+    """Change what stands at some hidden tokens."""
+    before = hide(patient, hidden)
+    after = patient.scrambled(hidden, before)
+    gap = patient.differs(patient.ask(before), patient.ask(after))
+    if patient.has_tokens:
+        gap = gap.masked_fill(hidden, 0)
+    if not gap.any():
+        return None
+    unit = "of the output of real tokens changes with what padding holds"
+    return Sign(_place(patient, gap, hidden, before, after), float(gap.max()), unit, "none")
 
 
 def _by_amount(patient: Patient) -> Iterator[Sign]:

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyheads.doctor.attentions import attentions
+from manyheads.doctor.call import Call
 from manyheads.doctor.check import Check, Sign
+from manyheads.doctor.copying import placeless
 from manyheads.doctor.patient import Patient
-
-SINKS = re.compile(r"sink|bias_k|zero_attn|register|null|(^|\.)mem(ory)?_")
 
 
 def look(patient: Patient) -> Iterator[Sign]:
@@ -18,24 +19,34 @@ def look(patient: Patient) -> Iterator[Sign]:
         slot = part.facts.x if part.facts.context is None else part.facts.context
         x = part.base.get(slot)
         known = [n for n, _ in [*part.model.named_parameters(), *part.model.named_buffers()]]
-        odd = any(SINKS.search(each) for each in [*known, *vars(part.model)])
-        if odd or not part.has_tokens or x.ndim != 3 or not x.is_floating_point():
+        if not part.has_tokens or x.ndim != 3 or not x.is_floating_point():
             continue
         if any(re.search(r"(^|\.)(pos|pe|wpe)", each) for each in known):
             continue  # places are added to the stream, and may well be seen
-        if any(isinstance(each, nn.modules.conv._ConvNd) for each in part.model.modules()):
-            continue  # it sees where the text ends
         axis = 0 if part.facts.layout == "length" else 1
 
         def alike(each: Tensor, shape: object = x.shape, axis: int = axis) -> Tensor:
             # Values, and a residual that some layers are handed to add, lie as x does.
             return each.narrow(axis, 0, 1).expand_as(each).clone() if each.shape == shape else each
 
-        out = part.ask(part.base.map(alike))
-        gap = part.differs(out, out[:, :1].expand_as(out), allowed=part.close)
-        if gap.any():
+        call = part.base.map(alike)
+        gap = _between_places(part, call)
+        # Sinks, decay, sigmoids and convolutions tell places too, without any rotary embedding.
+        if gap and not _without_rotary(part, call):
             unit = "of the output depends on the place, though all tokens are the same"
-            yield Sign(name, float(gap.max()), unit, "none: all values are one value")
+            yield Sign(name, gap, unit, "none: all values are one value")
+
+
+def _between_places(part: Patient, call: Call) -> float:
+    """How far the outputs of equal tokens are apart, as a share of the output."""
+    out = part.ask(call)
+    return float(part.differs(out, out[:, :1].expand_as(out), allowed=part.close).max())
+
+
+def _without_rotary(part: Patient, call: Call) -> float:
+    """The same, of a copy that turns nothing; of the model itself if nothing in it turns."""
+    model = placeless(part.model, call)
+    return _between_places(part if model is None else replace(part, model=model), call)
 
 
 CHECK = Check(
