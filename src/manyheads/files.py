@@ -19,7 +19,8 @@ def check_path(path: str | os.PathLike[str], *, example: str, endings: Sequence[
         endings: What it may end in, such as ".png"; none = anything.
 
     Raises:
-        OptionError: If it is none, ends otherwise, its folder is missing or closed, or it is a folder.
+        OptionError: If it is none, ends otherwise, its folder is missing or closed, or it is a
+            folder.
 
     Example:
         >>> check_path("heads.html", example="a.html", endings=PAGES).name
