@@ -19,12 +19,18 @@ def check_path(path: str | os.PathLike[str], *, example: str, endings: Sequence[
         endings: What it may end in, such as ".png"; none = anything.
 
     Raises:
-        OptionError: If it ends otherwise, its folder is missing or closed, or it is a folder.
+        OptionError: If it is none, ends otherwise, its folder is missing or closed, or it is a
+            folder.
 
     Example:
         >>> check_path("heads.html", example="a.html", endings=PAGES).name
         'heads.html'
     """
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(
+            f"path must be a text or a Path; got path={type(path).__name__}. Write {example}, for "
+            f"one."
+        )
     target = Path(path)
     if endings and target.suffix.lower() not in endings:
         raise OptionError(

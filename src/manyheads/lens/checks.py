@@ -1,7 +1,6 @@
 """What the lens refuses before it does any work: what is no call, no tensor, no model."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,16 +61,6 @@ def check_tensor(name: str, x: Any, *, kinds: str = "real") -> None:
         raise DTypeError(
             f"{name} must be of {wanted}; got {name} of {x.dtype}. Convert it with {name}.to(...)."
         )
-
-
-def as_path(path: Any) -> Path:
-    """Where to write; refuse what names no place."""
-    try:
-        return Path(path)
-    except TypeError as error:
-        raise OptionError(
-            f"path must be a text or a Path; got path={_named(path)}. Write 'heads.html', for one."
-        ) from error
 
 
 def check_texts(name: str, texts: Any, count: int, example: str) -> None:

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.errors import MissingExtraError
 from manyheads.extras import install_line
-<<<<<<< HEAD
-from manyheads.lens.checks import as_path
-=======
 from manyheads.files import check_path, write_whole
->>>>>>> main
 from manyheads.lens.labels import Label
 
 if TYPE_CHECKING:
@@ -77,26 +73,10 @@ def picture_path(path: str | os.PathLike[str] | None) -> Path | None:
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
-<<<<<<< HEAD
-    target = as_path(path)
-    endings = FigureCanvasBase.get_supported_filetypes()
-    if target.suffix.lower().lstrip(".") not in endings:
-        raise OptionError(
-            f"path must end in one of {', '.join(sorted(endings))}; got path={str(target)!r}. "
-            f"Write heads.png, for one."
-        )
-    if not target.parent.is_dir():
-        raise OptionError(
-            f"path must lie in a folder that exists; got path={str(target)!r}. Make "
-            f"{str(target.parent)!r} first."
-        )
-    return target
-=======
     if path is None:
         return None
     endings = [f".{ending}" for ending in sorted(FigureCanvasBase.get_supported_filetypes())]
     return check_path(path, example="heads.png", endings=endings)
->>>>>>> main
 
 
 def save(figure: "Figure", path: Path | None) -> "Figure":
