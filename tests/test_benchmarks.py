@@ -30,6 +30,12 @@ from benchmarks.rounds import best_of, interleave, ratio
 import manyheads as mh
 
 
+@pytest.fixture(autouse=True)
+def _torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A peer imports nnsight, which replaces this for the rest of the process.
+    monkeypatch.setattr(torch.Tensor, "backward", torch.Tensor.backward)
+
+
 def test_a_round_times_every_contender_once_in_an_order_that_changes() -> None:
     called: list[str] = []
     now: Iterator[int] = iter(range(1000))
