@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.probe.by_hand import STYLES, Attention, ByTorch, Einsum, OneByOne, Packed, Separate
 
 import manyheads as mh
+from manyheads.errors import ProbeError
 
 
 def weights_of(calls: list, model: Attention) -> torch.Tensor:
@@ -46,6 +47,49 @@ def test_a_row_filled_with_one_number_is_even_as_the_model_has_it():
         model(torch.randn(2, 11, 32), mask)
     torch.testing.assert_close(calls[0].weights(), model.weights, rtol=0, atol=1e-6)
     torch.testing.assert_close(calls[0].weights(4)[1], torch.full((4, 1, 11), 1 / 11))
+
+
+LOW = -1e9
+HIDING = {
+    "another number": lambda s, a, b: s.masked_fill(a, -1e4).masked_fill(b, LOW),
+    "the same, later first": lambda s, a, b: s.masked_fill(b, LOW).masked_fill(a, -1e4),
+    "-inf": lambda s, a, b: s.masked_fill(b, -torch.inf).masked_fill(a & ~b, LOW),
+    "what is added later": lambda s, a, b: s.masked_fill(a, -1e4) - 3.0 * b,
+    "what was added before": lambda s, a, b: (s - 3.0 * b).masked_fill(a, LOW),
+    "what is added alone": lambda s, a, b: s + LOW * a,
+}
+
+
+@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
+def test_a_row_hidden_twice_has_the_weights_that_the_model_gives_it(hide):
+    class Twice(torch.nn.Module):
+        def forward(self, x, a, b):
+            self.weights = hide(x @ x.mT, a, b).softmax(dim=-1)
+            return self.weights @ x
+
+    model, (a, b) = Twice(), torch.zeros(2, 8, 8, dtype=torch.bool)
+    a[1], b[1, 4:] = True, True
+    with mh.probe.watch(model) as calls:
+        model(torch.randn(1, 1, 8, 4), a, b)
+    torch.testing.assert_close(calls[0].weights(), model.weights, rtol=0, atol=1e-6)
+
+
+UNTOLD = {
+    "hidden by a fill and an added mask": lambda s, a: (s + LOW * a).masked_fill(~a, -1e4),
+    "an unusual mul": lambda s, a: s.masked_fill(a, -2000.0) * 0.001,  # -2, which hides nothing
+}
+
+
+@pytest.mark.parametrize(("why", "hide"), UNTOLD.items(), ids=UNTOLD)
+def test_scores_that_a_mask_does_not_surely_hide_are_refused(why, hide):
+    class Unsure(torch.nn.Module):
+        def forward(self, x, a):
+            return hide(x @ x.mT, a).softmax(dim=-1) @ x
+
+    a = torch.zeros(8, 8, dtype=torch.bool)
+    a[1, 4:] = True
+    with pytest.raises(ProbeError, match=why), mh.probe.watch(model := Unsure()):
+        model(torch.randn(1, 1, 8, 4), a)
 
 
 def test_statistics_of_what_was_seen_are_those_of_the_weights(model):

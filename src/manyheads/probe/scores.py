@@ -55,8 +55,7 @@ class Scores:
         right: (products, columns, width).
         scale: What they were multiplied by.
         softcap: By what they were bounded; None for nothing.
-        biases: What was added.
-        fills: Where they were filled with a number, and with which.
+        changes: What was added, and where they were filled with a number that hides, in order.
         zeroed: Where they were multiplied by 0, until what is added there hides them.
     """
 
@@ -64,23 +63,29 @@ class Scores:
     right: Tensor
     scale: float = 1.0
     softcap: float | None = None
-    biases: tuple[Operand, ...] = ()
-    fills: tuple[tuple[Operand, float], ...] = ()
+    changes: tuple[tuple[Operand, float | None], ...] = ()
+    """With the number of a fill, or None for what was added."""
     zeroed: Operand | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether they are a product times a number, and no more."""
-        return not (self.softcap or self.biases or self.fills or self.zeroed)
+        return not (self.softcap or self.changes or self.zeroed)
 
     def times(self, factor: float) -> "Scores | None":
         """Multiplied by a number."""
         if self.softcap is not None and not (factor > 0 and math.isfinite(factor)):
             return None
-        biases = tuple(replace(bias, factor=bias.factor * factor) for bias in self.biases)
-        fills = tuple((where, value * factor) for where, value in self.fills)
+        changes: list[tuple[Operand, float | None]] = []
+        for operand, value in self.changes:
+            if value is None:
+                changes.append((replace(operand, factor=operand.factor * factor), None))
+            elif hides(value * factor):
+                changes.append((operand, value * factor))
+            else:
+                return None
         cap = None if self.softcap is None else self.softcap * factor
-        return replace(self, scale=self.scale * factor, softcap=cap, biases=biases, fills=fills)
+        return replace(self, scale=self.scale * factor, softcap=cap, changes=tuple(changes))
 
     def times_each(self, factor: Operand) -> "Scores | None":
         """Multiplied by a head's own scale, or by 0 where a mask hides and 1 elsewhere."""
@@ -102,18 +107,18 @@ class Scores:
     def plus(self, bias: Operand) -> "Scores | None":
         """With a bias; where they were multiplied by 0 it must be one that hides."""
         if self.zeroed is None:
-            return replace(self, biases=(*self.biases, bias))
+            return replace(self, changes=(*self.changes, (bias, None)))
         if self.zeroed.axes != bias.axes:
             return None
         where, added = torch.broadcast_tensors(self.zeroed.tensor, bias.tensor * bias.factor)
         most = float(added.masked_fill(~where, -math.inf).amax())
         rest = Operand(added.masked_fill(where, 0.0), bias.axes)
-        unmasked = replace(self, zeroed=None, biases=(*self.biases, rest))
+        unmasked = replace(self, zeroed=None, changes=(*self.changes, (rest, None)))
         return unmasked.filled(Operand(where, bias.axes), most)
 
     def filled(self, where: Operand, value: float) -> "Scores | None":
         """Filled with a number that hides; None for one that does not."""
-        return replace(self, fills=(*self.fills, (where, value))) if value < -1000 else None
+        return replace(self, changes=(*self.changes, (where, value))) if hides(value) else None
 
     def call(self, axes: list[Axis], folded_heads: int | None) -> Call:
         """The call of attention whose weights are the softmax of these scores.
@@ -132,27 +137,58 @@ class Scores:
         whole = (batch, heads, rows, columns)
         q, k = (x.reshape(batch, heads, *x.shape[1:]) for x in (self.left, self.right))
         bias: Tensor | None = None
-        for operand in self.biases:
-            added = operand.four(*whole) * operand.factor
-            bias = added if bias is None else bias + added
-        seen = None
-        if self.fills:
-            hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=q.device)
-            evenly = hidden
-            for operand, value in self.fills:
-                where = operand.four(*whole).to(torch.bool)
-                hidden = hidden | where
-                if value > -math.inf:
-                    evenly = evenly | where
-            # Softmax spreads a row evenly whose every score was filled with one finite number.
-            evenly = evenly.expand(*evenly.shape[:2], rows, columns).all(dim=-1, keepdim=True)
-            q = q.masked_fill(evenly, 0.0)
-            bias = None if bias is None else bias.masked_fill(evenly, 0.0)
-            seen = (~hidden | evenly).expand(-1, -1, rows, columns)
+        filled: Tensor | None = None
+        level = torch.zeros(1, 1, 1, 1, dtype=q.dtype, device=q.device)
+        for operand, value in self.changes:
+            there = operand.four(*whole)
+            if value is None:
+                added = there * operand.factor
+                bias, level = added if bias is None else bias + added, level + added
+            else:
+                there = there.to(torch.bool)
+                filled = there if filled is None else filled | there
+                level = torch.where(there, value, level)
+        seen = None if filled is None else ~filled.expand(-1, -1, rows, columns)
+        if seen is not None:
+            level = level.expand(-1, -1, rows, columns)
+            blank = _blank(seen, level)
+            # Whatever a blank row's products are, its softmax is that of what it was filled with.
+            q = q.masked_fill(blank, 0.0)
+            seen = torch.where(blank, level > -math.inf, seen)
+            if bool((blank & seen & (level != level.amax(dim=-1, keepdim=True))).any()):
+                bias = torch.where(blank, level, 0.0 if bias is None else bias)
+            elif bias is not None:
+                bias = bias.masked_fill(blank, 0.0)
         return prepare(
             q, k, k, seen, bias=bias, scale=self.scale, softcap=self.softcap, sink_logits=None,
             dropout=0.0, q_pos=None, kv_pos=None, need="weights",
         )  # fmt: skip
+
+
+def hides(value: float) -> bool:
+    """Whether a score is so low that its weight is 0 beside any usual one."""
+    return value < -1000
+
+
+def _blank(seen: Tensor, level: Tensor) -> Tensor:
+    """Rows (..., rows, 1) in which no key stands out from those that were filled.
+
+    Args:
+        seen: Keys that were not filled.
+        level: What all of them were filled with, or what was added to them.
+
+    Raises:
+        ProbeError: If some of a row were filled, and what was added to all others is as low.
+    """
+    there = level > -math.inf
+    stands_out = (seen & (level >= -1000)).any(dim=-1, keepdim=True)
+    added, filled = ((which & there).any(dim=-1, keepdim=True) for which in (seen, ~seen))
+    if bool((~stands_out & added & filled).any()):
+        raise ProbeError(
+            "a row must have a key that nothing hides, or be hidden by fills alone; got one hidden "
+            "by a fill and an added mask. Hide by one of the two."
+        )
+    return ~stands_out & ~added
 
 
 def four_of(x: Tensor, axes: list[Axis], folded_heads: int | None) -> Tensor:
