@@ -497,3 +497,19 @@ def test_parameters_that_a_dataclass_answers_for_are_used():
 def test_an_example_on_the_meta_device_is_refused():
     with pytest.raises(ExamineError, match="example input must hold numbers; got a tensor on the"):
         mh.doctor.examine(nn.Linear(16, 16), torch.randn(2, 9, 16, device="meta"))
+
+
+def test_a_copy_that_computes_with_the_original_is_refused_and_leaves_it_no_gradient():
+    class Bound(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+            self.call = lambda x: self.inner(x)
+
+        def forward(self, x):
+            return self.call(x)
+
+    model = Bound()
+    with pytest.raises(ExamineError, match="^model must be whole .* computes with inner.weight of"):
+        examine(model, torch.randn(2, 5, 8))
+    assert all(each.grad is None for each in model.parameters())

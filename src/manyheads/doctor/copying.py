@@ -35,6 +35,32 @@ def private_copy(model: nn.Module) -> nn.Module:
         ) from error
 
 
+class Apart(TorchFunctionMode):
+    """Refuses a copy that computes with a weight of the original while it runs in here.
+
+    A lambda that a module keeps of itself is not copied: it goes on calling the original, which
+    would be given the gradients of what is tried on the copy.
+
+    Args:
+        original: The model that was copied.
+    """
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        self._names = {id(each): name for name, each in original.named_parameters()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for each in (*args, *kwargs.values()):
+            if id(each) in self._names:
+                raise ExamineError(
+                    f"model must be whole in a copy of it, on which it is examined; got one whose "
+                    f"copy computes with {self._names[id(each)]} of the original. Make a method of "
+                    f"the function that it keeps of itself."
+                )
+        return func(*args, **kwargs)
+
+
 def without_dropout(model: nn.Module) -> nn.Module:
     """A copy that drops nothing, in whatever mode it is."""
     model = copy.deepcopy(model)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.doctor.call import Call
-from manyheads.doctor.copying import awake, private_copy
+from manyheads.doctor.copying import Apart, awake, private_copy
 from manyheads.doctor.declared import check_arguments, check_marks, check_parts
 from manyheads.doctor.facts import CacheFacts, Facts
 from manyheads.doctor.infer import infer_call, infer_output
@@ -63,12 +63,13 @@ class Patient:
                 "CPU."
             )
         check_arguments(model, call, declared)
+        apart = Apart(model)
         model = private_copy(model).eval().cpu()
         # Tensors of torch.inference_mode have no gradient; their copies do.
         call = call.map(lambda each: (each.clone() if each.is_inference() else each).detach().cpu())
         facts = infer_call(model, call, declared)
         check_marks(call, declared, facts)
-        with _answering(call):
+        with _answering(call), apart:
             output = run(model, call)
         check_parts(output, {"out": declared.out, "weights": declared.weights})
         _check_cache(model, call, declared.cache)
@@ -280,6 +281,8 @@ def _answering(call: Call) -> Iterator[None]:
     """What a model raises at its own example is told as what the example must be."""
     try:
         yield
+    except ExamineError:
+        raise
     except Exception as error:
         told = f"model must answer its example input; got {type(error).__name__}: {error}."
         if re.search("cuda|triton", str(error), re.IGNORECASE):
