@@ -510,6 +510,8 @@ def test_a_copy_that_computes_with_the_original_is_refused_and_leaves_it_no_grad
             return self.call(x)
 
     model = Bound()
-    with pytest.raises(ExamineError, match="^model must be whole .* computes with inner.weight of"):
+    with pytest.raises(
+        ExamineError, match=r"^model must be whole .* computes with inner\.weight of"
+    ):
         examine(model, torch.randn(2, 5, 8))
     assert all(each.grad is None for each in model.parameters())
