@@ -19,7 +19,7 @@ def run(benchmark: Benchmark, plan: Plan, *, missing: bool = False) -> None:
     machine, keeps = describe(), plan.effort != "quick" and plan.rounds is None
     rows = earlier(benchmark, machine) if keeps else []
     if missing:
-        plan = replace(plan, done=frozenset(str(row.get("cell")) for row in rows))
+        plan = replace(plan, done={str(row.get("cell")): row for row in rows})
     print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
     for row in benchmark.measure(plan):
         print("  " + "  ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)

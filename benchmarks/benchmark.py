@@ -1,7 +1,7 @@
 """What a benchmark is, and what it says."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
@@ -18,12 +18,12 @@ class Plan:
         effort: "quick" shows that it runs, "usual" is what results are made of, "full" leaves no
             cell out and may take hours.
         rounds: Rounds of every cell; None lets the benchmark choose.
-        done: Cells that are known already and need no measuring.
+        done: Rows that are known already and need no measuring, by their cells.
     """
 
     effort: Effort = "usual"
     rounds: int | None = None
-    done: frozenset[str] = frozenset()
+    done: Mapping[str, Row] = field(default_factory=dict)
 
     def choose(self, *, quick: int, usual: int) -> int:
         """The rounds of a cell."""

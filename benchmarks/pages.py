@@ -26,6 +26,8 @@ def measure(plan: Plan) -> Iterator[Row]:
                 cell = f"{viewer} {length}"
                 if cell not in plan.done:
                     yield _row(cell, Path(folder), held)
+                elif "held MB" in plan.done[cell]:
+                    held[viewer] = _next(plan.done[cell]["held MB"] * 1e6)
         if plan.effort != "quick" and f"ours {LONGEST}" not in plan.done:
             yield _row(f"ours {LONGEST}", Path(folder), held)
 
@@ -35,13 +37,13 @@ def _row(cell: str, folder: Path, held: dict[str, float]) -> Row:
     row: Row = {"cell": cell, "viewer": viewer, "length": length}
     needs = held.get(viewer, 0.0)
     if viewer != "ours" and needs > MOST_HELD:
-        held[viewer] = needs * 16
+        held[viewer] = _next(needs)
         return {**row, "note": f"would hold about {needs / 1e9:.0f} GB"}
     path = folder / "page.html"
     made = make(viewer, length, path, SECONDS if length < LONGEST else 3000.0)
     if isinstance(made, str):
         return {**row, "note": made}
-    held[viewer] = 16 * made["bytes"]  # at four times the length
+    held[viewer] = _next(made["bytes"])
     row |= {
         "MB": path.stat().st_size / 1e6,
         "CPU seconds": made["CPU seconds"],
@@ -54,6 +56,11 @@ def _row(cell: str, folder: Path, held: dict[str, float]) -> Row:
         row["offline"], row["opens in s"] = browser.open_offline(path)
     path.unlink()
     return row
+
+
+def _next(held: float) -> float:
+    """Bytes of L x L numbers at the next length, which is four times as long."""
+    return 16 * held
 
 
 def judge(rows: Sequence[Row]) -> list[Goal]:
