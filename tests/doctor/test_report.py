@@ -173,3 +173,17 @@ def test_an_argument_that_no_fact_speaks_of_is_named() -> None:
 def test_a_report_is_short_where_it_is_not_printed(leak: Report) -> None:
     assert repr(leak) == f"Report({leak.headline}: future_leak)"
     assert repr(examine(Fused(), stream())) == "Report(Fused: nothing found)"
+
+
+def test_a_mask_that_the_example_does_not_give_is_named() -> None:
+    class MayBeMasked(Fused):
+        def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            return super().forward(x, attention_mask)
+
+    report = examine(MayBeMasked(), stream())
+    assert report.not_given == ("attention_mask",)
+    assert str(report).endswith("Not examined, for the example gives none: attention_mask.")
+    assert report.to_dict()["not_given"] == ["attention_mask"]
+    assert "<code>not given</code></td><td><code>attention_mask</code>" in report.to_html()
+    mask = torch.ones(2, LENGTH, dtype=torch.bool)
+    assert examine(MayBeMasked(), stream(), mask).not_given == ()

@@ -89,6 +89,7 @@ def _examined(model: nn.Module, call: Call, facts: Facts, checks: Sequence[Check
         ),
         verdicts=tuple(verdicts),
         unread=_unread(call, patient.facts),
+        not_given=tuple(each for each in call.names if "mask" in each and call.get(each) is None),
     )
 
 

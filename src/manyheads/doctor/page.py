@@ -27,8 +27,8 @@ SIDE, LABELS = 2.4, 8
 def page_of(report: "Report") -> str:
     """The whole page, as text."""
     folder = files("manyheads.doctor")
-    unread = {"left as given": ", ".join(report.unread)} if report.unread else {}
-    facts = report.known | unread
+    rest = {"left as given": report.unread, "not given": report.not_given}
+    facts = report.known | {name: ", ".join(each) for name, each in rest.items() if each}
     parts = {
         "title": html.escape(report.headline),
         "style": (folder / "page.css").read_text("utf-8"),

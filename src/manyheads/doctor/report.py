@@ -26,6 +26,7 @@ class Report:
         findings: What is wrong.
         verdicts: What each check said.
         unread: Arguments of the example that were left as given, since nobody said what they are.
+        not_given: Masks that the model takes and the example does not give.
 
     Example:
         >>> import torch, manyheads as mh
@@ -39,6 +40,7 @@ class Report:
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
     unread: tuple[str, ...] = ()
+    not_given: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -66,6 +68,7 @@ class Report:
             "healthy": self.healthy,
             "facts": self.known,
             "unread": list(self.unread),
+            "not_given": list(self.not_given),
             "findings": [{**asdict(each), "evidence": each.evidence} for each in self.findings],
             "verdicts": {
                 each.code: {"says": each.says, "reason": each.reason} for each in self.verdicts
@@ -164,6 +167,8 @@ class Report:
         told = f"{passed} checks passed, {unknown} could not tell. Taken as known: {facts}."
         if self.unread:
             told += f" Left as given, for no fact says what it is: {', '.join(self.unread)}."
+        if self.not_given:
+            told += f" Not examined, for the example gives none: {', '.join(self.not_given)}."
         return told
 
 
