@@ -94,7 +94,8 @@ def copies(call: Statistics, tokens: Tensor, behind: int) -> Copies:
     if tokens.ndim not in (1, 2) or tokens.shape[-1] != kv.shape[-1]:
         raise ShapeError(
             f"tokens must be (kv_len,) or (batch, kv_len), with kv_len={kv.shape[-1]}; got shape "
-            f"{tuple(tokens.shape)}. Give the id of each key's token."
+            f"{tuple(tokens.shape)}. Give the id of each key's token, and -1 for each that the "
+            f"model adds, as Longformer fills its last window."
         )
     tokens = (tokens if tokens.ndim == 2 else tokens[None]).to(kv.device)
     queries = _at(tokens, kv, q)
