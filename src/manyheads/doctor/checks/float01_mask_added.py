@@ -36,8 +36,9 @@ CHECK = Check(
     explanation="The mask is added to the scores as it is, so that a hidden token loses a factor "
     "of e in its weight instead of all of it. Nothing raises; padding stays visible and training "
     "stalls.",
-    cure="Fill instead of adding: scores.masked_fill(mask == 0, -inf); or give bool masks, which "
-    "kernels fill by themselves.",
+    cure="Fill instead of adding: scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min), "
+    "and set weights to 0 where hidden after the softmax; or give bool masks, which kernels fill "
+    "by themselves.",
     healthy="hidden tokens weigh nothing",
     source="pytorch/pytorch#21518",
     look=look,
