@@ -1,8 +1,6 @@
 """A model on the examination table: a private copy, an example call, and what is known of both."""
 
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +15,7 @@ from manyheads.doctor.facts import CacheFacts, Facts
 from manyheads.doctor.infer import infer_call, infer_output
 from manyheads.doctor.output import part
 from manyheads.doctor.resize import is_large, resized
-from manyheads.doctor.running import run
+from manyheads.doctor.running import answering, run
 from manyheads.doctor.stream import Kind, kind_of
 from manyheads.errors import ExamineError
 
@@ -69,12 +67,12 @@ class Patient:
         call = call.map(lambda each: (each.clone() if each.is_inference() else each).detach().cpu())
         facts = infer_call(model, call, declared)
         check_marks(call, declared, facts)
-        with _answering(call), apart:
+        with answering(call), apart:
             output = run(model, call)
         check_parts(output, {"out": declared.out, "weights": declared.weights})
         _check_cache(model, call, declared.cache)
         facts = infer_output(model, call, output, facts)
-        with _answering(call):
+        with answering(call):
             kinds = {
                 slot: kind_of(model, call, call.get(slot))
                 for slot in (facts.x, facts.context, facts.value)
@@ -274,27 +272,6 @@ def _sizes(call: Call, facts: Facts) -> tuple[int, int, int]:
     batch, length = (1, 0) if facts.layout == "length" else (0, 1)
     across = isinstance(context, Tensor) and context.ndim > 1
     return x.shape[batch], x.shape[length], context.shape[length] if across else x.shape[length]
-
-
-@contextmanager
-def _answering(call: Call) -> Iterator[None]:
-    """What a model raises at its own example is told as what the example must be."""
-    try:
-        yield
-    except ExamineError:
-        raise
-    except Exception as error:
-        told = f"model must answer its example input; got {type(error).__name__}: {error}."
-        if re.search("cuda|triton", str(error), re.IGNORECASE):
-            raise ExamineError(
-                f"{told} Models are examined on the CPU, and its code wants a GPU: give a variant "
-                f"for the CPU."
-            ) from error
-        raise ExamineError(
-            f"{told} It takes {', '.join(call.names) or 'unnamed arguments'}, and was given "
-            f"{', '.join(name for name, _ in call.items()) or 'nothing'}: give examine(model, "
-            f"...), or --inputs, whatever a call of the model needs."
-        ) from error
 
 
 def _recorder(name: str, seen: list[tuple[str, nn.Module, Any, Any]]) -> Callable[..., None]:

@@ -1,6 +1,7 @@
 """Running a model so that nothing else notices: seeded, silent, its own state put back."""
 
 import random
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.doctor.call import Call
+from manyheads.errors import ExamineError
 
 _KEPT: WeakKeyDictionary[nn.Module, dict[int, tuple[Tensor, int, Tensor]]] = WeakKeyDictionary()
 """Of each model that was run: its buffers, their versions, and copies of them."""
@@ -78,3 +80,24 @@ def _buffers(model: nn.Module) -> dict[int, tuple[Tensor, int, Tensor]]:
         found[id(buffer)] = old
     _KEPT[model] = found
     return found
+
+
+@contextmanager
+def answering(call: Call) -> Iterator[None]:
+    """What a model raises at its own example is told as what the example must be."""
+    try:
+        yield
+    except ExamineError:
+        raise
+    except Exception as error:
+        told = f"model must answer its example input; got {type(error).__name__}: {error}."
+        if re.search("cuda|triton", str(error), re.IGNORECASE):
+            raise ExamineError(
+                f"{told} Models are examined on the CPU, and its code wants a GPU: give a variant "
+                f"for the CPU."
+            ) from error
+        raise ExamineError(
+            f"{told} It takes {', '.join(call.names) or 'unnamed arguments'}, and was given "
+            f"{', '.join(name for name, _ in call.items()) or 'nothing'}: give examine(model, "
+            f"...), or --inputs, whatever a call of the model needs."
+        ) from error
